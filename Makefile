@@ -2,6 +2,7 @@
 #   make test ARGS="-k lanes"   passes arguments to pytest
 #   make test SKIP=redis,nginx  skips the tests that need Redis or nginx; SKIP=browser skips those of the page
 #   make test JOBS=8            runs the tests in eight processes
+#   make test ORDER=7           runs the tests in another order, the same for each number
 #   make run ARGS="--port 9000" passes arguments to `magent2 serve`
 
 .DEFAULT_GOAL := help
@@ -11,7 +12,8 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= 2
 ARGS ?=
 SKIP ?=
-export SKIP
+ORDER ?=
+export SKIP ORDER
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 # Bytecode is kept in one folder, even if the environment turns it off. Otherwise each process would compile again.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
@@ -49,6 +51,12 @@ run: $(READY) ## start gateway, worker and page in one process
 web: $(PAGE) ## build the page into the package
 	@:
 
+.PHONY: dist
+dist: $(READY) $(PAGE) ## build a wheel and a source distribution, both with the page, into dist/
+	@rm -rf dist
+	@scripts/uv build --quiet --out-dir dist
+	@ls dist/*.whl
+
 .PHONY: page-types
 page-types: $(PAGE_TOOLS) ## generate the page's types from the OpenAPI document
 	@scripts/page-types
@@ -84,7 +92,7 @@ fmt: $(READY) ## format the code and fix what can be fixed automatically
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus bench-worker bench-run bench-api bench-steer bench-block bench-page ## run all benchmarks
+bench: bench-bus bench-worker bench-fairness bench-history bench-run bench-api bench-steer bench-block bench-page ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
@@ -93,6 +101,14 @@ bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
 .PHONY: bench-worker
 bench-worker: redis $(READY) ## measure the worker; the last line is one JSON object
 	@$(BIN)/python -m bench.worker $(ARGS)
+
+.PHONY: bench-fairness
+bench-fairness: redis $(READY) ## measure answers beside a flood of slow runs; the last line is one JSON object
+	@$(BIN)/python -m bench.fairness $(ARGS)
+
+.PHONY: bench-history
+bench-history: redis $(READY) ## measure long histories and the memory of a worker; the last line is one JSON object
+	@$(BIN)/python -m bench.history $(ARGS)
 
 .PHONY: bench-run
 bench-run: redis $(READY) ## measure the service over HTTP; the last line is one JSON object

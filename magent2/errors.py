@@ -19,13 +19,14 @@ Magent2Error
 │   ├── UnknownScenario    the message lists the known scenarios
 │   ├── UnknownAgent       the message lists the known agents
 │   ├── UnknownTool        the message lists the known tools
-│   └── ArgumentsError     the arguments do not match the tool's schema
+│   ├── ArgumentsError     the arguments do not match the tool's schema
+│   └── ResultError        a tool returned something that JSON cannot hold: return JSON values or text
 ├── Refused                read again, decide again; nothing was changed
 │   ├── IdConflict         this id was used with a different body: use a new id
 │   ├── ConditionFailed    the log has changed since it was read
 │   ├── UnknownCursor      start again from the first record that the log still has
 │   ├── BlobMissing        store the blob first
-│   ├── NameTaken          agents and conversations share one set of names: choose another
+│   ├── NameTaken          (also a ValueError) agents and conversations share one set of names: choose another
 │   ├── NotYours           the conversation has another owner: write to one of your own
 │   ├── NoActiveRun        no run is in progress there: send a message instead
 │   ├── QueueFull          too many messages wait there: wait until some were processed
@@ -40,6 +41,8 @@ Magent2Error
 │   ├── OutcomeUnknown     started before a crash and not safe to repeat: find out whether it happened
 │   ├── WouldDeadlock      the agent waited for is waiting for this run: send without waiting
 │   └── NotEmpty           import only into an empty log
+├── ToolError              raised by a tool on purpose: its text is for the model and the user
+│   └── ToolTimedOut       (also a TimeoutError) the tool took longer than its limit
 ├── NotTaken               an external receiver will never accept the message as it is
 ├── Fenced                 the lane has another owner: stop this run
 │   └── WriterClosed       the work on the lane is ending: write nothing more
@@ -49,8 +52,12 @@ Magent2Error
 ├── TransientError         try again
 │   ├── BusUnavailable     the server or file does not answer
 │   ├── ModelUnavailable   the model does not answer, or its answer broke off
+│   │   └── CircuitOpen    its provider did not answer several times: no call is made now
+│   ├── RunTimedOut        the run took longer than its limit
 │   ├── GatewayUnreachable nothing listens at the address, or the connection was lost
+│   │   └── TlsFailed      the certificate is not trusted, or the scheme is wrong: it is not tried again
 │   └── AnswerPending      no answer yet; the run continues, wait again
+│       └── ApprovalNeeded the run waits for approval of tool calls: decide on `approvals`, then wait again
 ├── GatewayProblem         the gateway answered with a problem: `status` and `code` say why
 │   ├── RequestRefused     fix the request
 │   ├── Unauthorized       use another token, or another address
@@ -76,7 +83,8 @@ Magent2Error
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 
 class Magent2Error(Exception):
@@ -168,6 +176,10 @@ class ArgumentsError(InvalidInput):
     """The arguments do not match the tool's parameters."""
 
 
+class ResultError(InvalidInput):
+    """A tool has run, and its result is not a JSON value."""
+
+
 class Refused(Magent2Error):
     """The call is valid, but the state of the log does not allow it. Nothing was changed."""
 
@@ -188,8 +200,8 @@ class BlobMissing(Refused):
     """The blob does not exist."""
 
 
-class NameTaken(Refused):
-    """An agent or a conversation of that name exists."""
+class NameTaken(Refused, ValueError):
+    """An agent or a conversation of that name exists. Also a `ValueError`: another name is needed."""
 
 
 class NotYours(Refused):
@@ -248,6 +260,17 @@ class NotEmpty(Refused):
     """The log already has records."""
 
 
+class ToolError(Magent2Error):
+    """A tool raises this on purpose: its text goes to the model, and may reach the user.
+
+    The text of any other exception of a tool is shown to operators only, in the log.
+    """
+
+
+class ToolTimedOut(ToolError, TimeoutError):
+    """A tool took longer than its limit."""
+
+
 class NotTaken(Magent2Error):
     """The external receiver of a connector rejected the message, and would reject it again."""
 
@@ -286,7 +309,23 @@ class BusUnavailable(TransientError):
 
 
 class ModelUnavailable(TransientError):
-    """The model did not answer, or its answer broke off."""
+    """The model did not answer, or its answer broke off. `retry_after_s` is the delay that its provider asked for."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class CircuitOpen(ModelUnavailable):
+    """A model provider did not answer several times in a row, so this call was not made."""
+
+    def __init__(self, provider: str, retry_in_s: float) -> None:
+        super().__init__(f"{provider} does not answer; calls are suspended", retry_after_s=retry_in_s)
+        self.retry_in_s = retry_in_s
+
+
+class RunTimedOut(TransientError):
+    """A run took longer than its limit."""
 
 
 class GatewayUnreachable(TransientError):
@@ -297,8 +336,37 @@ class GatewayUnreachable(TransientError):
         self.sent = sent
 
 
+class TlsFailed(GatewayUnreachable):
+    """The TLS connection was not established. The message names the cause; a repeat would fail in the same way."""
+
+
 class AnswerPending(TransientError):
     """The answer did not arrive within the timeout; the run continues."""
+
+
+class PendingApproval(Protocol):
+    """A tool call that waits for approval. `ApprovalInfo` of the HTTP API has these fields and more."""
+
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def call_id(self) -> str: ...
+    @property
+    def agent_id(self) -> str: ...
+    @property
+    def tool(self) -> str: ...
+    @property
+    def args(self) -> Mapping[str, object]: ...
+    @property
+    def status(self) -> str: ...
+
+
+class ApprovalNeeded(AnswerPending):
+    """The run waits until a person has decided on tool calls. `approvals` are those calls."""
+
+    def __init__(self, message: str, approvals: Sequence[PendingApproval]) -> None:
+        super().__init__(message)
+        self.approvals = tuple(approvals)
 
 
 class GatewayProblem(Magent2Error):

@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magent2.errors import SettingsError
+
+if TYPE_CHECKING:
+    import ssl
 
 PAYLOAD_MAX_BYTES = 1 << 20
 PAYLOAD_CAP_MIN_BYTES, PAYLOAD_CAP_MAX_BYTES = 1 << 10, 64 << 20
 HOST, PORT = "127.0.0.1", 8700
 PORT_MAX = 65_535
 LIMIT_PREFIX = "MAGENT2_LIMIT_"
+RETENTION_PREFIX = "MAGENT2_RETENTION_"
+RETRY_PREFIX = "MAGENT2_RETRY_"
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -32,7 +38,7 @@ class Settings:
     - `url`: where a client reaches the gateway. `host` and `port`: where a gateway listens.
     - `metrics`: where a worker serves its metrics.
     - `traces`: the exporter of spans, `None` for none. OpenTelemetry reads its other variables itself.
-    - `limits`: unparsed values by the names that `[limits]` of an agents file uses.
+    - `limits`, `retention`, `retry`: unparsed values by the names that these tables of an agents file use.
     """
 
     bus_url: str | None
@@ -49,6 +55,8 @@ class Settings:
     trace_protocol: str | None = None
     trace_content: bool = False
     limits: Mapping[str, str] = field(default_factory=dict)
+    retention: Mapping[str, str] = field(default_factory=dict)
+    retry: Mapping[str, str] = field(default_factory=dict)
     root_path: str = ""
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -76,7 +84,9 @@ class Settings:
             traces=_traces(variables),
             trace_protocol=_first(variables, *OTLP_PROTOCOLS),
             trace_content=(_first(variables, TRACE_CONTENT) or "").lower() in TRACE_CONTENT_ON,
-            limits=_limits(variables),
+            limits=_with_prefix(variables, LIMIT_PREFIX),
+            retention=_with_prefix(variables, RETENTION_PREFIX),
+            retry=_with_prefix(variables, RETRY_PREFIX),
             root_path=variables.get("MAGENT2_ROOT_PATH", "").strip(),
             trusted_proxies=_list(variables, "MAGENT2_TRUSTED_PROXIES"),
             allowed_hosts=_list(variables, "MAGENT2_ALLOWED_HOSTS"),
@@ -117,6 +127,29 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def tls_verification(variables: Mapping[str, str] | None = None) -> ssl.SSLContext | bool:
+    """Return how an HTTP client verifies certificates: by SSL_CERT_FILE and SSL_CERT_DIR, else `True` for the system.
+
+    These are the variables of OpenSSL, so connections to Redis and to model providers follow them too. Variables of
+    single libraries, such as REQUESTS_CA_BUNDLE, are not read. Raises `SettingsError` for a path that cannot be used.
+    """
+    import ssl  # only for https
+
+    environ = os.environ if variables is None else variables
+    file, folder = _first(environ, "SSL_CERT_FILE"), _first(environ, "SSL_CERT_DIR")
+    if file is None and folder is None:
+        return True
+    if folder is not None and not Path(folder).is_dir():  # OpenSSL would ignore it
+        raise SettingsError(f"SSL_CERT_DIR names {folder}, which is not a folder; correct or unset it")
+    try:
+        return ssl.create_default_context(cafile=file, capath=folder)
+    except OSError as error:  # includes ssl.SSLError: a file without a certificate
+        reason = error.strerror or "it has no certificate"
+        raise SettingsError(
+            f"SSL_CERT_FILE names {file}, which cannot be used ({reason}); correct or unset it"
+        ) from None
+
+
 def default_data_dir() -> Path:
     from platformdirs import user_data_path  # slow to import; needed only without MAGENT2_DATA_DIR
 
@@ -137,9 +170,10 @@ def _traces(variables: Mapping[str, str]) -> str | None:
     return named or ("otlp" if _first(variables, *OTLP_ENDPOINTS) else None)
 
 
-def _limits(variables: Mapping[str, str]) -> dict[str, str]:
-    given = {name: value.strip() for name, value in variables.items() if name.startswith(LIMIT_PREFIX)}
-    return {name.removeprefix(LIMIT_PREFIX).lower(): value for name, value in given.items() if value}
+def _with_prefix(variables: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the variables whose names have this prefix, by the rest of their names in lower case."""
+    given = {name: value.strip() for name, value in variables.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix).lower(): value for name, value in given.items() if value}
 
 
 def _list(variables: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from magent2.errors import SettingsError
+from magent2.private_files import create_file, make_folder, narrow
 
 FILE_NAME = "token"
 TOKEN_BYTES = 24
@@ -16,7 +18,7 @@ TOKEN_MIN_CHARS, TOKEN_MAX_CHARS = 16, 512
 
 def check_token(token: str) -> str:
     """Check that a token fits into a header and a URL and is long enough not to be guessed."""
-    if not TOKEN_MIN_CHARS <= len(token) <= TOKEN_MAX_CHARS or not token.isascii() or not _is_plain(token):
+    if not is_token(token):
         raise SettingsError(
             f"a token has {TOKEN_MIN_CHARS} to {TOKEN_MAX_CHARS} letters, digits, '-', '_', '.' or '~';"
             " 'magent2 token rotate' makes one"
@@ -24,8 +26,13 @@ def check_token(token: str) -> str:
     return token
 
 
-def _is_plain(token: str) -> bool:
-    return all(char.isalnum() or char in "-_.~" for char in token)
+def is_token(text: str) -> bool:
+    """Return whether a text has the form of a token."""
+    return (
+        TOKEN_MIN_CHARS <= len(text) <= TOKEN_MAX_CHARS
+        and text.isascii()
+        and all(char.isalnum() or char in "-_.~" for char in text)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,11 @@ class TokenFile:
     def within(cls, data_dir: Path) -> TokenFile:
         return cls(data_dir / FILE_NAME)
 
+    @property
+    def label(self) -> str:
+        """A name for the token that tells an operator where its file is."""
+        return f"token file {self.path} on {socket.gethostname()}"
+
     def read(self) -> str | None:
         """The token, or `None` if there is no file yet."""
         try:
@@ -49,7 +61,8 @@ class TokenFile:
         return check_token(text)
 
     def obtain(self) -> str:
-        """The token; creates one if there is none."""
+        """The token; creates one if there is none. A file that other users can read is narrowed."""
+        narrow(self.path)
         return self.read() or self._create()
 
     def rotate(self) -> str:
@@ -67,18 +80,21 @@ class TokenFile:
         except FileExistsError:
             pass  # another process created it first: its token is read below
         except OSError as error:
-            raise SettingsError(f"the token file {self.path} cannot be created: {error}") from error
+            raise self._cannot_create(error) from error
         finally:
             draft.unlink(missing_ok=True)
         return self.read() or self._create()
 
+    def _cannot_create(self, error: OSError) -> SettingsError:
+        fix = "set MAGENT2_DATA_DIR to a folder that you can write to"
+        return SettingsError(f"the token file {self.path} cannot be created ({error.strerror}); {fix}")
+
     def _write_draft(self, token: str) -> Path:
         draft = self.path.with_name(f".{FILE_NAME}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w", encoding="ascii") as file:
+            make_folder(self.path.parent)
+            with os.fdopen(create_file(draft, shared=False), "w", encoding="ascii") as file:
                 file.write(token + "\n")
         except OSError as error:
-            raise SettingsError(f"the token file {self.path} cannot be created: {error}") from error
+            raise self._cannot_create(error) from error
         return draft

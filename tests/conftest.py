@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,32 @@ settings.load_profile("magent2")
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "nobody.pem")
 
 
+ORDER = "ORDER"  # environment variable with the seed of another order
+
+
 # Thousands of collected test objects stay alive. Each garbage collection over them would take a second.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest tests first, or shuffle if `ORDER` is set: `make test ORDER=7` always has the same order.
+
+    Files are shuffled, and the tests in each. The tests of a file stay together, because they share its fixtures.
+    """
+    seed = os.environ.get(ORDER)
+    if not seed:
+        # The longest tests start first: at the end, they would leave a core idle.
+        items.sort(key=lambda item: "simulation" not in item.path.parts)
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    numbers = random.Random(seed)
+    order = list(files.values())
+    numbers.shuffle(order)
+    for tests in order:
+        numbers.shuffle(tests)
+    items[:] = [item for tests in order for item in tests]
 
 
 def pytest_collection_finish() -> None:

@@ -14,10 +14,12 @@ from agents import Agent, RunConfig, Runner
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from magent2.bus.interface import BusMessage
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import NameTaken
+from magent2.mail.registration import register_agent
 from magent2.tools.chat import chat_send, get_bus, send_message, set_bus_for_testing
 from magent2.tools.chat import function_tools as tools
 from magent2.tools.interface import CallScope, call_scope
@@ -207,7 +209,7 @@ def test_an_engine_gets_the_message_in_one_append_under_one_id(engine: MemoryBus
     sent = send_message("agent:Dev", "hello", conversation_id="conv")
 
     assert sent["published_to"] == ["chat:conv", "chat:Dev"]
-    assert [engine.read(topic)[0].id for topic in sent["published_to"]] == [sent["envelope_id"]] * 2
+    assert [engine.read(topic)[0].payload["id"] for topic in sent["published_to"]] == [sent["envelope_id"]] * 2
 
 
 def test_on_an_engine_a_conversation_without_an_active_agent_gets_one_record(engine: MemoryBus) -> None:
@@ -232,8 +234,9 @@ def test_in_a_tool_call_of_a_run_the_message_waits_for_the_calls_result(engine: 
         sent = send_message("agent:Dev", "hello", context=facts)
 
     (held,) = scope.sends
-    assert [record.topic for record in held.append.records] == sent["published_to"] == ["chat:conv", "chat:Dev"]
-    assert {record.id for record in held.append.records} == {sent["envelope_id"]}
+    topics = [record.topic for record in held.append.records]
+    assert topics == [*sent["published_to"], "stream:conv"] == ["chat:conv", "chat:Dev", "stream:conv"]
+    assert {record.payload["id"] for record in held.append.records[:2]} == {sent["envelope_id"]}
     assert engine.read("chat:conv") == []
 
 
@@ -242,6 +245,21 @@ def test_a_conversation_cannot_be_called_like_the_agent(bus: InMemoryBus) -> Non
         send_message("agent:Dev", "hello", conversation_id="Dev")
 
     assert bus.topics == {}
+
+
+def test_a_taken_name_is_a_value_error_like_every_bad_argument(engine: MemoryBus) -> None:
+    run_sync(engine, register_agent, "Dev")
+
+    for recipient, conversation in (("chat:Dev", None), ("agent:Other", "Dev"), ("agent:Dev", "Dev")):
+        with pytest.raises(ValueError, match="Dev"):
+            send_message(recipient, "hello", conversation_id=conversation)
+
+
+def test_the_conversation_shows_the_message_that_it_gets(engine: MemoryBus) -> None:
+    sent = send_message("agent:Dev", "hello", conversation_id="conv")
+
+    (event,) = (record.payload for record in engine.read("stream:conv") if record.payload["event"] == "user_message")
+    assert (event["message_id"], event["text"], event["recipient"]) == (sent["envelope_id"], "hello", "agent:Dev")
 
 
 # --- the decorated tool ------------------------------------------------------------------------------------------

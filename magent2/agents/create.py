@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TypeAlias, cast, get_args, get_origin
 
 from agents import Agent, Model, ModelSettings, Tool, function_tool
 
+from magent2.agents.injection import BusModel
 from magent2.context.agent import AgentContext
 from magent2.errors import InvalidInput
+from magent2.fair_share import FairThreads
 from magent2.models.address import check_name
 from magent2.runner.build import function_tool_of
 from magent2.runner.config import DEFAULT_AGENT, MAX_TURNS
 from magent2.runner.sdk_run import LoopProvider
 from magent2.runner.select import DEMO, LOCAL
+from magent2.tools.interface import TOOL_THREADS_MAX, run_in_tool_thread
 from magent2.tools.registry import ToolSpec
 
 OPENAI = "openai"
@@ -49,6 +54,7 @@ def create_agent(
 ) -> AgentRuntime:
     """Create an agent. The model is `openai:NAME` (the server is `OPENAI_BASE_URL`), `demo`, `local` or an SDK object.
 
+    Messages to its context reach its next model call, in `stream_agent` and in a run of the SDK: `Runner.run(agent)`.
     Tools are functions, tools of the SDK or `ToolSpec`s. The SDK passes them the agent's context. `handoffs` are agents
     that it may hand the conversation off to; from then on they receive the messages to this agent. `ctx` is an existing
     context, for example that of a subagent; by default the agent is the main one of a new run. A stream calls the model
@@ -67,6 +73,7 @@ def create_agent(
     if model_settings is not None:  # else the SDK's defaults for this model
         agent.model_settings = model_settings
     context = AgentContext() if ctx is None else ctx
+    agent.model = BusModel(sdk_model, provider, context)  # not before: the SDK chooses the settings by the model's name
     context.subscribe()
     return AgentRuntime(agent, context, provider, max_turns)
 
@@ -98,5 +105,18 @@ def _sdk_tool(tool: AnyTool) -> Tool:
     if isinstance(tool, SDK_TOOLS):
         return cast(Tool, tool)
     if callable(tool):
-        return function_tool(tool)
+        return function_tool(_on_threads(tool) if inspect.isfunction(tool) else tool)
     raise InvalidInput(f"a tool must be a function, a tool of the SDK or a ToolSpec, not a {type(tool).__name__}")
+
+
+def _on_threads(function: Callable[..., object]) -> Callable[..., object]:
+    """The same function, asynchronous: its code runs on threads for tools and not in the loop's default executor."""
+    if inspect.iscoroutinefunction(function):
+        return function
+    threads = FairThreads(TOOL_THREADS_MAX)
+
+    @wraps(function)
+    async def run(*args: object, **kwargs: object) -> object:
+        return await run_in_tool_thread(threads, function, *args, **kwargs)
+
+    return run

@@ -1,23 +1,30 @@
 """How an agent's unread bus messages enter its model calls.
 
-`inject_bus_messages` adds them to a request. They count as read once the model has answered that request; if it did
-not, the agent gets them again. `WatchedAgents` reports the answers.
+They are added to a request and count as read once the model has answered that request; if it did not, the agent gets
+them again. Three ways lead there, and a message takes only one of them:
+
+- `BusModel`, the model of every agent that `create_agent` makes, for a run that the caller starts with the SDK;
+- `stream_agent`, which uses the models without `BusModel`: `WatchedAgents` reports their answers;
+- `inject_bus_messages`, a filter for runs of other agents. It runs before `BusModel`, which then finds nothing unread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from agents import Agent, Model, ModelProvider, ModelResponse, TResponseInputItem
 from agents.items import TResponseStreamEvent
-from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from agents.models._run_context import get_model_run_owner
 from agents.run import CallModelData, ModelInputData
 
 from magent2.context.agent import AgentContext
 from magent2.context.inject import InjectedMessages, InputItem, for_injection
 from magent2.events import BaseStreamEvent, ErrorEvent, MessageReceivedEvent
+from magent2.runner.context import ModelRequest
+from magent2.runner.sdk_run import WrappedModel, closing_events
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +57,14 @@ class BusInjection:
         self.commit()  # the SDK starts another turn, so the model has answered the previous one
         if self._wait_for_events is not None:
             await self._wait_for_events()
-        items = cast(list[InputItem], data.model_data.input)
-        self._receive(len(items))
-        request = cast(list[TResponseInputItem], self._injected.apply(items))
+        request = self.request(data.model_data.input)
         return ModelInputData(input=request, instructions=data.model_data.instructions)
+
+    def request(self, sdk_items: list[TResponseInputItem]) -> list[TResponseInputItem]:
+        """The items of a request of the SDK, with the messages of this agent in them."""
+        items = cast(list[InputItem], sdk_items)
+        self._receive(len(items))
+        return cast(list[TResponseInputItem], self._injected.apply(items))
 
     def commit(self) -> None:
         """The model has answered: the messages of its request are read."""
@@ -91,7 +102,84 @@ class BusInjection:
             self._report(ErrorEvent(conversation_id=conversation, code=TEMPLATE_REFUSED, message=text))
 
 
-class WatchedModel(Model):
+# The injection of each run that the SDK makes with `BusModel`s, by the object that identifies the run to its models. It
+# is shared by the agents of a run: after a handoff, the next agent receives the messages to the first one.
+_injections: WeakKeyDictionary[object, BusInjection] = WeakKeyDictionary()
+
+
+class BusModel(WrappedModel):
+    """The model of an agent that `create_agent` makes. Adds the agent's unread bus messages to each request of a run.
+
+    `wrapped` is a model, or a name that is resolved in the run, because an HTTP client belongs to one event loop.
+    """
+
+    def __init__(self, wrapped: str | Model, provider: ModelProvider, ctx: AgentContext) -> None:
+        self.wrapped = wrapped
+        self._provider = provider
+        self._ctx = ctx
+
+    @property
+    def _inner(self) -> Model:  # type: ignore[override]
+        return self.wrapped if isinstance(self.wrapped, Model) else self._provider.get_model(self.wrapped)
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: ModelRequest,  # noqa: A002  the SDK's name for it
+        *rest: Any,
+        **options: Any,
+    ) -> ModelResponse:
+        injection = self._injection_of_run(options)
+        request = _with_messages(injection, input)
+        response = await self._inner.get_response(system_instructions, request, *rest, **options)
+        if injection is not None:
+            injection.commit()
+        return response
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: ModelRequest,  # noqa: A002  the SDK's name for it
+        *rest: Any,
+        **options: Any,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        injection = self._injection_of_run(options)
+        request = _with_messages(injection, input)
+        streamed = self._inner.stream_response(system_instructions, request, *rest, **options)
+        async with closing_events(streamed) as events:
+            async for event in events:
+                if event.type == "response.completed" and injection is not None:
+                    injection.commit()
+                yield event
+
+    def _injection_of_run(self, options: Mapping[str, object]) -> BusInjection | None:
+        """The injection of the run that makes this call; `None` outside a run."""
+        run = get_model_run_owner()
+        if run is None:
+            return None
+        injection = _injections.get(run)
+        if injection is not None and (options.get("previous_response_id") or options.get("conversation_id")):
+            injection.roll_back()  # the provider has the earlier requests with their messages: add only new ones
+            injection = None
+        if injection is None:
+            injection = _injections[run] = inject_bus_messages(self._ctx)
+        return injection
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        injection = _injections.pop(owner, None)
+        if injection is not None:
+            injection.roll_back()
+        if isinstance(self.wrapped, Model):  # a model that was found by its name keeps nothing for a run
+            await super()._cleanup_on_run_end(owner)
+
+
+def _with_messages(injection: BusInjection | None, request: ModelRequest) -> ModelRequest:
+    if injection is None:
+        return request
+    return injection.request([{"role": "user", "content": request}] if isinstance(request, str) else request)
+
+
+class WatchedModel(WrappedModel):
     """Wraps an agent's model. Calls `on_answer` when a response is complete.
 
     An error of the model is raised after `wait_for_events`: when a run fails, the SDK drops events that are unread.
@@ -110,29 +198,15 @@ class WatchedModel(Model):
         return response
 
     async def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
-        events = self._inner.stream_response(*args, **options)
-        try:
-            async for event in events:
-                if event.type == "response.completed":
-                    self._on_answer()
-                yield event
-        except Exception:
-            await self._wait_for_events()
-            raise
-        finally:
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await close()
-
-    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        return self._inner.get_retry_advice(request)
-
-    async def _cleanup_on_run_end(self, owner: object) -> None:
-        await self._inner._cleanup_on_run_end(owner)
-
-    def __getattr__(self, name: str) -> Any:
-        """All other attributes that the SDK reads from a model."""
-        return getattr(self.__dict__["_inner"], name)
+        async with closing_events(self._inner.stream_response(*args, **options)) as events:
+            try:
+                async for event in events:
+                    if event.type == "response.completed":
+                        self._on_answer()
+                    yield event
+            except Exception:
+                await self._wait_for_events()
+                raise
 
 
 class WatchedAgents:
@@ -151,7 +225,8 @@ class WatchedAgents:
         known = self._copies.get(id(agent))
         if known is not None:
             return known
-        inner = agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
+        found = agent.model.wrapped if isinstance(agent.model, BusModel) else agent.model
+        inner = found if isinstance(found, Model) else self._provider.get_model(found)
         model = WatchedModel(inner, self._on_answer, self._wait_for_events)
         copy = self._copies[id(agent)] = agent.clone(model=model, model_settings=agent.model_settings)
         copy.handoffs = [self.copy_of(target) if isinstance(target, Agent) else target for target in agent.handoffs]

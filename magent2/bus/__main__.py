@@ -9,6 +9,7 @@ import click
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.operations import Info, Topics
 from magent2.settings import Settings
+from magent2.terminal import clean_text
 
 TOPICS_SHOWN = 10
 
@@ -28,14 +29,15 @@ def describe(url: str | None) -> None:
         page = bus.call(Topics(limit=TOPICS_SHOWN))
     finally:
         bus.close()
-    click.echo(f"bus      {hide_password(url or settings.bus_url or default_url(settings))}")
-    click.echo(f"log      {info.log_id} ({info.engine}, schema {info.schema}, created by {info.release})")
-    for warning in info.warnings:
-        click.echo(f"warning  {warning}")
-    for topic in page.topics:
-        click.echo(f"topic    {topic.topic}  {topic.last} records")
+    lines = [
+        f"bus      {hide_password(url or settings.bus_url or default_url(settings))}",
+        f"log      {info.log_id} ({info.engine}, schema {info.schema}, created by {info.release})",
+        *(f"warning  {warning}" for warning in info.warnings),
+        *(f"topic    {topic.topic}  {topic.last} records" for topic in page.topics),
+    ]
     if not page.topics:
-        click.echo("topics   none yet; publish to one with bus.publish(topic, BusMessage(topic, payload))")
+        lines.append("topics   none yet; publish to one with bus.publish(topic, BusMessage(topic, payload))")
+    click.echo(clean_text("\n".join(lines)))
 
 
 if __name__ == "__main__":

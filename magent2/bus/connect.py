@@ -7,9 +7,12 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from magent2.bus.interface import Engine
 from magent2.errors import SettingsError
+from magent2.private_files import narrow_folder
 from magent2.settings import Settings
+from magent2.token import FILE_NAME
 
 DEFAULT_FILE = "magent2.db"
+DATA_NAMES = (DEFAULT_FILE, FILE_NAME, f".{FILE_NAME}.", "files")  # how all names in a data folder begin
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 URLS = "memory://, sqlite:///path/to/file.db or redis://host:6379/0"
 
@@ -66,6 +69,8 @@ def _sqlite(url: str, settings: Settings) -> Engine:
             " or sqlite:////absolute/path.db with four slashes"
         )
     path = Path(unquote(url[len("sqlite:///") :])).expanduser()
+    if path == settings.data_dir / DEFAULT_FILE:
+        narrow_folder(settings.data_dir, DATA_NAMES)
     return SqliteBus(path, payload_max_bytes=settings.payload_max_bytes)
 
 

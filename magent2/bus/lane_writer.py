@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from magent2.background import log_error, raise_if_cancelled
 from magent2.bus.interface import Engine
 from magent2.bus.operations import (
     RECORDS_PER_APPEND_MAX,
@@ -51,7 +52,8 @@ class LaneWriter:
     timer, nothing is merged and nothing is dropped: a run that is `AHEAD_MAX` records ahead waits.
 
     While the bus is unavailable or full, the same append is tried again. Once the owner is fenced or an append is
-    refused, that error is kept as `failure` and raised by every later call. A commit with conditions is an append of
+    refused, that error is kept as `failure` and raised by every later call. So is any other error of the bus: it is
+    unknown whether the append took effect, so nothing can be written after it. A commit with conditions is an append of
     its own: when the log refuses it, only that commit fails.
 
     `close`, `settle` and `later` begin the end: from then on `put` and `commit` raise `WriterClosed`. Otherwise a late
@@ -60,7 +62,7 @@ class LaneWriter:
 
     def __init__(self, bus: Engine, owner: Owner, on_append: Callable[[float], object] | None = None) -> None:
         self.owner = owner
-        self.failure: Magent2Error | None = None
+        self.failure: Exception | None = None
         self._on_append = on_append  # gets the duration of each append in seconds
         self._bus = bus
         self._n = 0
@@ -194,8 +196,13 @@ class LaneWriter:
         except REFUSALS as error:
             self._refuse(error, batch)
             return
-        except Magent2Error as error:
-            self._fail(error, batch)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the last handler
+            # Every commit that waits must hear of it: there is no other append that could wake it.
+            failure = error if isinstance(error, Exception) else RuntimeError("an append was cancelled")
+            self._fail(failure, batch)
+            raise_if_cancelled(error)
+            if not isinstance(error, Magent2Error):
+                log_error("the writer of a lane failed", error, owner=self.owner.token)
             return
         for entry in batch:
             if entry.done is not None and not entry.done.done():
@@ -209,7 +216,7 @@ class LaneWriter:
         self._on_append(time.perf_counter() - begun)
         return appended
 
-    def _refuse(self, error: Magent2Error, batch: list[_Entry]) -> None:
+    def _refuse(self, error: Exception, batch: list[_Entry]) -> None:
         """Fail only the commit whose conditions do not hold; any other refusal ends the run."""
         self._n -= 1  # nothing was changed, so the log has not seen this number either
         done = batch[0].done
@@ -219,7 +226,7 @@ class LaneWriter:
         if not done.done():
             done.set_exception(error)
 
-    def _fail(self, error: Magent2Error, batch: list[_Entry]) -> None:
+    def _fail(self, error: Exception, batch: list[_Entry]) -> None:
         self.failure = error
         for entry in [*batch, *self._entries]:
             if entry.done is not None and not entry.done.done():
@@ -249,7 +256,7 @@ class LaneWriter:
     async def _finish(self, operation: Settle | Later) -> AppendResult:
         try:
             appended = await self._persist(operation)
-        except Magent2Error as error:
+        except Exception as error:
             self._fail(error, [])
             raise
         self._fail(WriterClosed(CLOSED), [])

@@ -11,6 +11,7 @@ and each other.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -33,6 +34,10 @@ class Log:
 
     async def run(self, operation: Operation[R]) -> R:
         return await self.bus.acall(operation)
+
+    async def give_way(self) -> None:
+        """Let other tasks of the event loop go on, between two steps of a long read. Not every engine suspends."""
+        await asyncio.sleep(0)
 
     async def append(self, append: Append) -> AppendResult:
         return await self.run(append)
@@ -61,6 +66,9 @@ class BlockingLog(Log):
 
     async def run(self, operation: Operation[R]) -> R:
         return self.bus.call(operation)
+
+    async def give_way(self) -> None:
+        """Do nothing: a thread needs no such step."""
 
 
 def run_sync(

@@ -13,7 +13,8 @@ from typing import TypeVar, cast
 from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
-from magent2.bus.sqlite_engine.connection import Clock, SystemClock, WriteConnection
+from magent2.bus.sqlite_engine.clock import Clock, SystemClock
+from magent2.bus.sqlite_engine.connection import WriteConnection
 from magent2.bus.sqlite_engine.dispatch import READS, run_group
 from magent2.bus.sqlite_engine.errors import translate_error
 from magent2.bus.sqlite_engine.schema import connect, create_tables, write_backup
@@ -43,7 +44,6 @@ class MemoryBus(EngineBase):
         return connection
 
     def call(self, operation: Operation[R]) -> R:
-        changed: set[str] = set()
         with self._lock:
             self._check_open()
             try:
@@ -51,10 +51,10 @@ class MemoryBus(EngineBase):
                     found = READS[type(operation)](self._db, operation)
                     return cast("R", replace(found, engine="memory") if isinstance(found, LogInfo) else found)
                 outcome = self._write(operation)
-                changed = self._db.changed
+                changed, listed = self._db.changed, self._db.listed
             except sqlite3.Error as error:
                 raise translate_error(error, LOG_NAME) from error
-        self._hub.notify(changed)
+        self._hub.notify(changed, listed)
         if isinstance(outcome, Exception):
             raise outcome
         return cast("R", outcome)

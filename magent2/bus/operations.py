@@ -25,6 +25,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 from magent2.bus.records import (
     AppendResult,
     ClaimResult,
+    CompactResult,
     LaneInfo,
     LogInfo,
     MailRef,
@@ -34,6 +35,7 @@ from magent2.bus.records import (
     Record,
     TopicInfo,
     TopicList,
+    TrimResult,
     WorkerInfo,
     canonical,
     check_blob_names,
@@ -41,7 +43,7 @@ from magent2.bus.records import (
     encode_object,
 )
 from magent2.errors import BlobTooLarge, HeadTooLarge, IdError, InvalidInput, LimitError, TopicError
-from magent2.models.address import check_name, check_topic
+from magent2.models.address import check_name, check_topic, conversation_topics
 from magent2.models.json_types import JsonObject, JsonScalar
 
 RECORDS_PER_APPEND_MAX = 1000
@@ -50,12 +52,19 @@ READ_LIMIT_MAX = 10_000
 CLAIM_LIMIT_MAX = 1000
 CLAIM_MAIL_MAX = 16  # records of a lane's mail that a claim returns
 AGENTS_PER_WORKER_MAX = 256
+SHARE_MIN = 0.01
 LEASE_MIN_S, LEASE_MAX_S = 0.01, 3600.0
 DELAY_MAX_S = 365 * 86_400.0
 HEAD_MAX_BYTES = 4096
 HEAD_FIELD_MAX_CHARS = 64
 BLOB_MAX_BYTES = 16 << 20
 DUMP_LIMIT_MAX = 1000
+REMOVED_PER_STEP_MAX = 1000  # records that one operation of retention looks at or removes: no writer waits long for it
+BLOBS_PER_STEP_MAX = 64  # blobs that one operation removes; a blob is far larger than a record
+DUMP_SCHEMA = 1  # of the rows of `Dump`, on every engine; how an engine stores them is the engine's own schema
+IDS_KEPT = 10_000  # ids per topic that stay known after their records were dropped
+INTAKE_MAX = 256  # records per inbox that one claim puts into lanes, so that no claim blocks others for long
+LANE_MEMORY_S = 86_400  # how long a lane without mail is remembered, so that a repeated settle is recognized
 
 OLDEST = -1  # for `Read.after`: start with the oldest record that the topic still has
 
@@ -298,6 +307,12 @@ class Claim(Operation[ClaimResult]):
     A worker has one lease. A lane has one owner at a time; its mail is ordered: control first, then by seq.
     A claim with the same `nonce` (after a lost reply) returns the lanes that are still held from it, and no others.
     `limit=0` takes no lane. Mail whose record was erased is not sorted into a lane.
+
+    The principal of a lane is the field `owner` in the head of its conversation's stream when the lane becomes ready.
+    Of each agent, principals take turns: a claim takes one lane of each, then the next one of each. The lanes of one
+    principal keep their order. Lanes whose conversation has no owner take turns with them, as one principal.
+    `share`: a principal that has `slots` gets another lane only while `has_room`; then `limit` must be the number of
+    free slots of the worker. `slots` are those that each principal uses before the claim.
     """
 
     worker: str
@@ -305,6 +320,8 @@ class Claim(Operation[ClaimResult]):
     limit: int
     lease_s: float
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    share: float = 1.0
+    slots: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name(self.worker, "worker id")
@@ -314,6 +331,16 @@ class Claim(Operation[ClaimResult]):
         _check_range("the limit of a claim", self.limit, 0, CLAIM_LIMIT_MAX)
         _check_range("a lease in seconds", self.lease_s, LEASE_MIN_S, LEASE_MAX_S)
         check_id(self.nonce)
+        _check_range("the share of a principal", self.share, SHARE_MIN, 1)
+
+    def has_room(self, principal: str, used: int, free: int) -> bool:
+        """Return whether a principal that uses this many slots may take one of those that are free.
+
+        Alone it gets `share` of all slots. The others stay free for principals that come later: the more principals
+        use their share, the fewer each of them gets. Conversations without an owner belong to trusted code, which is
+        not limited.
+        """
+        return not principal or used * (1 - self.share) < self.share * free
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,17 +476,18 @@ class Info(Operation[LogInfo]):
 
 
 @dataclass(frozen=True, slots=True)
-class Trim(Operation[int]):
+class Trim(Operation[TrimResult]):
     """Drop the oldest records: all but the last `keep`, those older than `max_age_s`, or up to the seq `through`.
 
-    Returns the new floor. Unsettled mail and the records after it are never dropped. At least the last 10,000 ids of
-    dropped records stay known.
+    Drops at most `limit` records; while the result says `more`, run it again. Unsettled mail and the records after it
+    are never dropped. At least the last 10,000 ids of dropped records stay known.
     """
 
     topic: str
     keep: int | None = None
     max_age_s: float | None = None
     through: int | None = None
+    limit: int = REMOVED_PER_STEP_MAX
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
@@ -471,24 +499,33 @@ class Trim(Operation[int]):
             _check_range("keep", self.keep, 0, 2**53)
         if self.max_age_s is not None:
             _check_range("max_age_s", self.max_age_s, 0, 1e11)
+        _check_range("limit", self.limit, 1, REMOVED_PER_STEP_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class Compact(Operation[int]):
-    """Drop drafts of a topic whose closing record is at least `min_age_s` old; returns how many. The floor stays."""
+class Compact(Operation[CompactResult]):
+    """Drop drafts of a topic whose closing record is at least `min_age_s` old. The floor stays.
+
+    Looks at no more than `limit` drafts, beginning after the seq `after`; continue with the `next` of the result.
+    """
 
     topic: str
     min_age_s: float = 60.0
+    after: int = 0
+    limit: int = REMOVED_PER_STEP_MAX
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
         _check_range("min_age_s", self.min_age_s, 0, 1e11)
+        _check_range("after", self.after, 0, 2**53)
+        _check_range("limit", self.limit, 1, REMOVED_PER_STEP_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Erase(Operation[int]):
     """Remove the content of these records but keep seq and id; returns how many existed. Their blobs are released.
 
+    No operation returns the content any more. `Scrub` says when the storage holds no copy of it either.
     The digest of the body stays, so that a repeat of the id is recognized. `forget` removes it too, because a digest
     confirms a guess of the text; every later append with the id is then `IdConflict`.
     """
@@ -506,8 +543,10 @@ class Erase(Operation[int]):
 class Delete(Operation[None]):
     """Delete topics permanently: records and head are removed, appends are `TopicDeleted`. The last seq stays.
 
-    With a conversation, in the same step: its copies in other topics are erased, its lanes are removed and their owners
-    fenced. A topic that does not exist is marked as deleted too.
+    With a conversation, in the same step: its lanes are removed and their owners fenced. Its copies in other topics are
+    erased before the operation returns; if the process dies in between, the next `Scrub` erases them.
+    A topic that does not exist is marked as deleted too. No operation returns the content any more; `Scrub` says when
+    the storage holds no copy of it either.
     """
 
     topics: tuple[str, ...]
@@ -519,6 +558,41 @@ class Delete(Operation[None]):
             check_topic(topic)
         if self.conversation is not None:
             check_name(self.conversation, "conversation id")
+
+
+@dataclass(frozen=True, slots=True)
+class Expire(Operation[bool]):
+    """Delete a conversation, as `Delete` of its topics does, unless it is in use. Returns whether it was deleted.
+
+    It is in use if a record or a head was written to one of its topics in the last `idle_s` seconds, or if mail of it
+    waits or is being processed. The check and the deletion are one step, so no message is lost between them.
+    `dry_run` only checks.
+    """
+
+    conversation: str
+    idle_s: float
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.conversation, "conversation id")
+        _check_range("idle_s", self.idle_s, 0, 1e11)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return conversation_topics(self.conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub(Operation[bool]):
+    """Remove the bytes of deleted and erased content from the storage now. Engines do so by themselves later.
+
+    They begin within `SCRUB_WITHIN_S` after the deletion (`bus/scrub.py`), also if the process that deleted has died,
+    as long as a process uses the log. Returns whether the storage is clean. `False`: another process is scrubbing, or a
+    reader still needs the old content; run the operation again. SQLite rewrites a file of more than `SCRUB_MAX_BYTES`
+    only with `any_size`: writers wait meanwhile.
+    """
+
+    any_size: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,6 +608,11 @@ class PutBlob(Operation[str]):
         object.__setattr__(self, "name", hashlib.sha256(self.data).hexdigest())
 
 
+# Run it to find out whether the store takes writes. It changes nothing that a reader of the log sees, and it takes no
+# more space each time: only the age of one small blob changes.
+WRITE_PROBE = PutBlob(b"magent2 write probe")
+
+
 @dataclass(frozen=True, slots=True)
 class GetBlob(Operation[bytes]):
     """Return the bytes with this name, or raise `BlobMissing`."""
@@ -546,12 +625,18 @@ class GetBlob(Operation[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class SweepBlobs(Operation[int]):
-    """Drop blobs that no record names and that are at least `min_age_s` old; returns how many."""
+    """Drop up to `limit` blobs that no record names and that are at least `min_age_s` old; returns how many.
+
+    `dry_run` drops nothing and returns the number of all such blobs.
+    """
 
     min_age_s: float
+    limit: int = BLOBS_PER_STEP_MAX
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         _check_range("min_age_s", self.min_age_s, 0, 1e11)
+        _check_range("limit", self.limit, 1, BLOBS_PER_STEP_MAX)
 
 
 # --- export and import -------------------------------------------------------------------------------------------

@@ -165,13 +165,13 @@ class NewRecord:
         if self.blobs:
             check_blob_names(self.blobs)
 
-    def also_in(self, topic: str) -> NewRecord:
-        """Return the same record for another topic, without encoding and validating it again."""
+    def also_in(self, topic: str, record_id: str | None) -> NewRecord:
+        """Return the record for another topic, under the given id, without encoding and validating it again."""
         kind, name = checked_topic(topic)
         conversation = conversation_of(self.payload)
         other = object.__new__(NewRecord)
         other.topic, other.payload, other.body = topic, self.payload, self.body
-        other.id, other.digest = self.id, self.digest
+        other.id, other.digest = record_id, self.digest
         other.headers, other.header_text = self.headers, self.header_text
         other.draft, other.closes, other.blobs = self.draft, self.closes, self.blobs
         other.lane = _lane(kind, name, conversation, self.payload)
@@ -179,10 +179,14 @@ class NewRecord:
         return other
 
 
+def is_draft_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= DRAFT_MAX_CHARS and value.isprintable()
+
+
 @lru_cache(maxsize=1024)  # a message has many pieces with the same names
 def _check_draft(draft: str | None, closes: str | None) -> None:
     for name in (draft, closes):
-        if name is not None and not (0 < len(name) <= DRAFT_MAX_CHARS and name.isprintable()):
+        if name is not None and not is_draft_name(name):
             raise IdError(f"the name of a draft must have 1 to {DRAFT_MAX_CHARS} printable characters")
     if draft is not None and closes is not None:
         raise IdError("a record cannot be a draft and close one")
@@ -219,6 +223,7 @@ class Record(BusMessage):
     blobs: tuple[str, ...] = ()
     erased: bool = False
     malformed: str = ""  # why the payload could not be decoded; only set on mail, so that a worker can reject it
+    size_bytes: int = field(default=0, compare=False)  # of the encoded payload
 
     @property
     def ref(self) -> MailRef:
@@ -272,6 +277,23 @@ class AppendResult:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimResult:
+    """Result of a trim: the floor after it, the number of dropped records, and whether there are `more` to drop."""
+
+    floor: int
+    dropped: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    """Result of a compaction step: the number of dropped drafts, and where the next step begins; `None` at the end."""
+
+    dropped: int
+    next: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Owner:
     """The right to write for one lane. Engines compare only `token`, which is never used twice."""
 
@@ -289,6 +311,8 @@ class ClaimedLane:
     attempt: int  # 1 for the first
     mail: tuple[Record, ...]
     pending: int  # number of records in the lane, beyond `mail` too
+    clock_ms: int = field(default=0, compare=False)  # the log clock at the claim; it never jumps (decision 28)
+    principal: str = ""  # owner of the conversation; empty if it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,12 +320,14 @@ class ClaimResult:
     """Result of a claim.
 
     `more`: new mail is left to sort, so claim again. `wait_s`: time until a delayed lane is due or the lease of another
-    worker expires; `None` if there is nothing to wait for.
+    worker expires; `None` if there is nothing to wait for. `over_share`: ready lanes were left because their principals
+    use their share of slots, so claim again when a slot is free.
     """
 
     lanes: tuple[ClaimedLane, ...]
     more: bool
     wait_s: float | None
+    over_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from magent2.bus.base import EngineBase
-from magent2.bus.operations import AnyOperation, Dump, Info, Load, Operation
+from magent2.bus.operations import AnyOperation, Delete, Dump, Erase, Expire, Info, Load, Operation
 from magent2.bus.records import LogInfo, Page
 from magent2.bus.redis_engine.codec import decode_notification
 from magent2.bus.redis_engine.connection import ServerAddress
@@ -23,6 +23,7 @@ from magent2.bus.redis_engine.execute import ConnectionPool, execute_pipelined
 from magent2.bus.redis_engine.functions import Exchange
 from magent2.bus.redis_engine.handshake import info
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
+from magent2.bus.redis_engine.scrubber import Scrubber
 from magent2.bus.redis_engine.transfer import dump, load
 from magent2.bus.redis_engine.watch import EventLoopThread, RedisWatch, SubscriptionHub
 from magent2.bus.watch import Watch
@@ -44,6 +45,7 @@ _ALL_EXCHANGES: dict[type[AnyOperation], AnyExchange] = {
     Load: load,
     Info: info,
 }
+_DELETIONS = (Delete, Erase, Expire)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class RedisBus(EngineBase):
         self._lock = threading.Lock()
         self._opener = ThreadPoolExecutor(OPENING_THREADS_MAX, "magent2-redis-connect")
         self._pool = ConnectionPool(self._server, self._keyspace.library, self._retry_for_s)
+        self._scrubber = Scrubber(self._pool, self._keyspace)
         self._resources: dict[asyncio.AbstractEventLoop, LoopResources] = {}
         self._thread: tuple[EventLoopThread, SubscriptionHub] | None = None
 
@@ -121,7 +124,9 @@ class RedisBus(EngineBase):
     def call(self, operation: Operation[R]) -> R:
         if self._info is None:
             self._set_info(self._pool.execute(info(self._keyspace, Info())))
-        return self._pool.execute(self._exchange(operation))
+        result = self._pool.execute(self._exchange(operation))
+        self._scrubber.operation_ended(deleted=isinstance(operation, _DELETIONS))
+        return result
 
     async def acall(self, operation: Operation[R]) -> R:
         resources = self._resources.get(asyncio.get_running_loop()) or self._loop_resources()
@@ -130,7 +135,9 @@ class RedisBus(EngineBase):
             async with resources.handshake:
                 if self._info is None:
                     self._set_info(await execute_pipelined(resources.pipeline, library, info(self._keyspace, Info())))
-        return await execute_pipelined(resources.pipeline, library, self._exchange(operation))
+        result = await execute_pipelined(resources.pipeline, library, self._exchange(operation))
+        self._scrubber.operation_ended(deleted=isinstance(operation, _DELETIONS))
+        return result
 
     def _exchange(self, operation: Operation[R]) -> Exchange[R]:
         return _ALL_EXCHANGES[type(operation)](self._keyspace, operation)
@@ -189,6 +196,7 @@ class RedisBus(EngineBase):
             self._closed = True
             per_loop, self._resources = self._resources, {}
             thread, self._thread = self._thread, None
+        self._scrubber.close()
         self._pool.close()
         for resources in per_loop.values():
             resources.close()
@@ -198,7 +206,7 @@ class RedisBus(EngineBase):
         self._opener.shutdown(wait=False, cancel_futures=True)
 
     async def aclose(self) -> None:
-        if self._thread is not None:  # `close` waits for that thread
+        if self._thread is not None or self._scrubber.is_working:  # `close` waits for their threads
             await asyncio.get_running_loop().run_in_executor(self._opener, self.close)
         self.close()
 

@@ -1,82 +1,76 @@
-"""Retention policies for the whole log. A sweep runs only on request and never drops unsettled mail."""
+"""Retention policies: which records, conversations and blobs a sweep removes, and after what time.
+
+By default only the drafts of messages that are complete are removed. Everything else stays until a policy names it.
+`sessions/sweep.py` applies a policy to a log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from magent2.bus.log import Log
-from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Compact, Delete, Erase, SweepBlobs, Trim
-from magent2.bus.records import TopicInfo
-from magent2.errors import InvalidInput
-from magent2.models.address import checked_topic, conversation_topics
+from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Erase, Trim
+from magent2.bus.records import TrimResult
 
-HOUR_S = 3600.0
-DAY_S = 24 * HOUR_S
-TOPICS_PAGE = 1000
+# A live reader of a stream is never this far behind. The gateway disconnects a reader that takes nothing for 30 s
+# (`send_max_s`), and a client that resumes after a longer pause reads the closing record, which has the whole text.
+# Twenty times that leaves room for clocks that differ and for a gateway with a larger `send_max_s`.
+TOKENS_AFTER_S = 600.0
+SWEEP_EVERY_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRetention:
-    """How much of a topic is kept: the newest `count` records, or those younger than `age_s`."""
+    """How much of a topic is kept: records younger than `max_age_s`, and no more than `max_count`. None: no limit."""
 
-    count: int | None = None
-    age_s: float | None = None
+    max_age_s: float | None = None
+    max_count: int | None = None
 
-    def __post_init__(self) -> None:
-        if (self.count is None) == (self.age_s is None):
-            raise InvalidInput("TopicRetention takes exactly one of count and age_s")
+    @property
+    def is_limited(self) -> bool:
+        return self.max_age_s is not None or self.max_count is not None
+
+    def trims(self, topic: str) -> list[Trim]:
+        """Return the operations that apply the limits to a topic."""
+        by_age = [] if self.max_age_s is None else [Trim(topic, max_age_s=self.max_age_s)]
+        by_count = [] if self.max_count is None else [Trim(topic, keep=self.max_count)]
+        return by_age + by_count
+
+
+UNLIMITED = TopicRetention()
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What a sweep removes. Topics of kinds that `keep` does not name are not trimmed."""
+    """What a sweep removes. `None` and `UNLIMITED` mean: nothing.
 
-    keep: Mapping[str, TopicRetention] = field(default_factory=dict)  # by kind of topic: "chat", "dead" …
-    compact_after_s: float = HOUR_S
-    blobs_after_s: float = DAY_S
-    expire_idle_s: float | None = None  # conversations without activity for this long are deleted
+    `tokens_after_s`        drafts of a run whose text or end was recorded this long ago
+    `events`                events of a conversation, in its stream
+    `history`               ended runs of a conversation, which its agents remember
+    `mail`                  mail in agents' inboxes that is settled
+    `dead_letters`          mail that no agent could process
+    `idle_conversations_s`  whole conversations without activity for this long
+    `blobs_after_s`         blobs that no record names
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """Number of topics that a sweep visited, and of drafts, blobs and conversations that it removed."""
-
-    topics: int = 0
-    drafts: int = 0
-    blobs: int = 0
-    expired: int = 0
-
-
-async def sweep(log: Log, policy: RetentionPolicy, now_ms: int) -> SweepResult:
-    """Apply the policy to every topic once. Each step is idempotent, so an interrupted sweep is simply run again."""
-    drafts = expired = 0
-    topics = await _all_topics(log)
-    for info in topics:
-        kind, name = checked_topic(info.topic)
-        idle_s = (now_ms - info.active_ms) / 1000
-        if kind == "stream" and policy.expire_idle_s is not None and idle_s >= policy.expire_idle_s:
-            await log.run(Delete(conversation_topics(name), conversation=name))
-            expired += 1
-            continue
-        if kind == "stream":
-            drafts += await log.run(Compact(info.topic, policy.compact_after_s))
-        keep = policy.keep.get(kind)
-        if keep is not None:
-            await log.run(Trim(info.topic, keep=keep.count, max_age_s=keep.age_s))
-    blobs = await log.run(SweepBlobs(policy.blobs_after_s))
-    return SweepResult(topics=len(topics), drafts=drafts, blobs=blobs, expired=expired)
+    tokens_after_s: float | None = TOKENS_AFTER_S
+    events: TopicRetention = UNLIMITED
+    history: TopicRetention = UNLIMITED
+    mail: TopicRetention = UNLIMITED
+    dead_letters: TopicRetention = UNLIMITED
+    idle_conversations_s: float | None = None
+    blobs_after_s: float | None = None
+    sweep_every_s: float = SWEEP_EVERY_S  # time between the end of a sweep and the next one
 
 
-async def _all_topics(log: Log) -> list[TopicInfo]:
-    found: list[TopicInfo] = []
-    before: tuple[int, str] | None = None
-    while True:
-        page = await log.topics(before=before, limit=TOPICS_PAGE)
-        found.extend(page.topics)
-        if page.next is None:
-            return found
-        before = page.next
+async def trim_steps(log: Log, trim: Trim) -> AsyncIterator[TrimResult]:
+    """Run a trim until nothing more is to be dropped, and yield the result of each step."""
+    more = True
+    while more:
+        result = await log.run(trim)
+        yield result
+        more = result.more
 
 
 async def forget_records(log: Log, topic: str, seqs: Sequence[int]) -> None:

@@ -51,23 +51,32 @@ async def retry_while_unavailable(bus: Engine, operation: Operation[R], who: str
     return await retry_call(lambda: bus.acall(operation), who)
 
 
-async def retry_call(ask: Callable[[], Awaitable[R]], who: str) -> R:
+async def retry_call(ask: Callable[[], Awaitable[R]], who: str, *, unexpected: bool = False) -> R:
     """Call `ask` until the bus answers, however long it is unreachable, full or read-only.
 
     `ask` must be safe to repeat, for example by running the same operation object each time. `who` is for the log.
+    With `unexpected`, it is also called again after an error that is no `Magent2Error`. That is for operations which
+    must not be given up: after such an error it is unknown whether the bus has run them.
     """
     delay = BUS_RETRY_FIRST_S
     while True:
         try:
             return await ask()
+        except PERMANENT_ERRORS:
+            raise
         except (TransientError, StorageError) as error:
-            if isinstance(error, PERMANENT_ERRORS):
+            _warn(who, error)
+        except Magent2Error:
+            raise
+        except Exception as error:
+            if not unexpected:
                 raise
             _warn(who, error)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, BUS_RETRY_MAX_S)
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, BUS_RETRY_MAX_S)
 
 
-def _warn(who: str, error: Magent2Error) -> None:
+def _warn(who: str, error: Exception) -> None:
     level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
-    log.log(level, "waiting for the bus", extra={"who": who, "error": str(error)})
+    reason = str(error) if isinstance(error, Magent2Error) else repr(error)
+    log.log(level, "waiting for the bus", extra={"who": who, "error": reason})

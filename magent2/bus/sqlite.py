@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
@@ -15,16 +16,21 @@ from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
 from magent2.bus.sqlite_engine import writer as sqlite_writer
-from magent2.bus.sqlite_engine.connection import Clock, ReadConnection, SystemClock, WriteConnection, boot_id
-from magent2.bus.sqlite_engine.dispatch import READS
-from magent2.bus.sqlite_engine.errors import translate_error
+from magent2.bus.sqlite_engine.clock import Clock, SystemClock, boot_id
+from magent2.bus.sqlite_engine.connection import ReadConnection, ReadTooLarge, ShortReadConnection, WriteConnection
+from magent2.bus.sqlite_engine.dispatch import LONG_READS, READS
+from magent2.bus.sqlite_engine.errors import primary_code, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.bus.sqlite_engine.poll import PollingHub
-from magent2.bus.sqlite_engine.schema import connect, prepare_file, write_backup
+from magent2.bus.sqlite_engine.schema import MIGRATIONS, connect, prepare_file, write_backup
 from magent2.bus.sqlite_engine.writer import ThreadWaiter, WriterThread
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, InvalidInput
+from magent2.private_files import create_if_missing, make_folder, narrow
 from magent2.settings import PAYLOAD_MAX_BYTES
+
+FILE_SUFFIXES = ("", "-wal", "-shm", ".lock", ".lock.waiting", *(f".bak-{schema}" for schema in MIGRATIONS))
+READ_THREADS = 2  # for the long reads of event loops
 
 R = TypeVar("R")
 
@@ -32,7 +38,8 @@ R = TypeVar("R")
 class SqliteBus(EngineBase):
     """A bus on a SQLite file. An acknowledged write is on disk (`synchronous=FULL`).
 
-    Reads use connections of their own, on the thread of the caller. Writes go through one thread of this process, which
+    Reads use connections of their own, on the thread of the caller. An event loop only makes short reads itself:
+    what is longer is read on a thread (`ShortReadConnection`). Writes go through one thread of this process, which
     commits the operations that wait together in one transaction, and takes turns with the writers of other processes.
     """
 
@@ -46,6 +53,8 @@ class SqliteBus(EngineBase):
         self._closed = False
         self._closing = threading.Lock()
         self._idle_readers: list[ReadConnection] = []
+        self._idle_short_readers: list[ShortReadConnection] = []
+        self._read_threads = ThreadPoolExecutor(READ_THREADS, "magent2-sqlite-read")
         try:
             self._lock, connection = self._open()
         except (sqlite3.Error, OSError) as error:
@@ -55,11 +64,13 @@ class SqliteBus(EngineBase):
         self._writer = WriterThread(self._db, self._lock, str(self._path), self._hub.committed)
 
     def _open(self) -> tuple[FileLock, sqlite3.Connection]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
+        narrow(*(self._path.with_name(self._path.name + suffix) for suffix in FILE_SUFFIXES))
         lock = FileLock(self._path.with_name(self._path.name + ".lock"))
         try:
             if not lock.acquire_within(sqlite_writer.LOCK_WAIT_MAX_S):
                 raise BusUnavailable(sqlite_writer.lock_held_message(str(self._path)))
+            create_if_missing(self._path)  # SQLite gives the write-ahead log and its index the mode of this file
             connection = connect(str(self._path))
             try:
                 prepare_file(connection, self._path)
@@ -87,7 +98,13 @@ class SqliteBus(EngineBase):
         if self._closed or os.getpid() != self._pid:
             self._check_usable()
         if type(operation) in READS:
-            return cast("R", self._read(operation))
+            if type(operation) not in LONG_READS:
+                try:
+                    return cast("R", self._short_read(operation))
+                except ReadTooLarge:
+                    pass  # it has cost the loop about a millisecond, and is made again on a thread
+            loop = asyncio.get_running_loop()
+            return cast("R", await loop.run_in_executor(self._read_threads, self._read, operation))
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._writer.submit_soon(operation, future)
         return cast("R", await future)
@@ -115,14 +132,16 @@ class SqliteBus(EngineBase):
             self._closed = True
         ended = self._writer.close()
         self._hub.close()
+        self._read_threads.shutdown(wait=False)
         self._close_idle_readers()
         if ended:  # otherwise the writer thread still waits for the lock and uses both
             self._db.connection.close()
             self._lock.close()
 
     def _close_idle_readers(self) -> None:
-        for reader in [self._idle_readers.pop() for _ in range(len(self._idle_readers))]:
-            reader.connection.close()
+        for idle in (self._idle_readers, self._idle_short_readers):
+            for reader in [idle.pop() for _ in range(len(idle))]:
+                reader.connection.close()
 
     # --- reading ---
 
@@ -145,6 +164,20 @@ class SqliteBus(EngineBase):
             if self._closed:  # `close` ran during the read and did not see this connection
                 self._close_idle_readers()
 
+    def _short_read(self, operation: AnyOperation) -> object:
+        """Like `_read`, on the thread of an event loop. Raises `ReadTooLarge` if it takes too long for that."""
+        try:
+            reader = self._idle_short_readers.pop()
+        except IndexError:
+            reader = ShortReadConnection(self._connect_reader(), self._clock, self._boot_id)
+        reader.begin_operation()
+        try:
+            return self._read_from(reader, operation)
+        finally:
+            self._idle_short_readers.append(reader)
+            if self._closed:
+                self._close_idle_readers()
+
     def _read_from(self, reader: ReadConnection, operation: AnyOperation) -> object:
         try:
             reader.execute("BEGIN")  # one snapshot for all queries of the operation
@@ -153,6 +186,8 @@ class SqliteBus(EngineBase):
             finally:
                 reader.execute("ROLLBACK")
         except sqlite3.Error as error:
+            if isinstance(reader, ShortReadConnection) and primary_code(error) == sqlite3.SQLITE_INTERRUPT:
+                raise ReadTooLarge from error
             raise translate_error(error, str(self._path)) from error
         return replace(outcome, engine="sqlite") if isinstance(outcome, LogInfo) else outcome
 

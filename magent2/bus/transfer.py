@@ -19,6 +19,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Dump, DumpRow, Load
 from magent2.errors import InvalidInput, StorageUnwritable
 from magent2.models.json_types import JsonObject
+from magent2.private_files import create_file
 
 FORMAT = 1
 LOAD_ROWS = 500
@@ -56,7 +57,8 @@ def export_log(bus: Engine, path: Path) -> TransferResult:
     digest = hashlib.sha256()
     rows = 0
     try:
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)
+        with os.fdopen(create_file(partial), "wb") as file:
             for row in _dump_all(bus):
                 line = orjson.dumps(row) + b"\n"
                 digest.update(line)
@@ -126,7 +128,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
             yield from file
     except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+        raise InvalidInput(f"cannot read {path}: {error.strerror}; name a file that 'magent2 export' wrote") from error
 
 
 def _chunks(path: Path) -> Iterator[tuple[DumpRow, ...]]:

@@ -21,6 +21,7 @@ from magent2.bus.operations import Append, Describe, Find, HeadIs, Info, Operati
 from magent2.bus.records import ID_MAX_CHARS, AppendResult, NewRecord
 from magent2.bus.watch import Watch
 from magent2.errors import ConditionFailed, Magent2Error
+from magent2.models.address import KIND_MARK
 
 R = TypeVar("R")
 
@@ -40,7 +41,7 @@ def is_engine(bus: Bus) -> TypeGuard[Engine]:
 
 
 class V1BusAdapter(EngineBase):
-    """A v1 bus as an engine that appends, reads and describes. Any other operation raises `EngineRequired`.
+    """A v1 bus as an engine that appends, reads, finds and describes. Any other operation raises `EngineRequired`.
 
     Sequence numbers, heads and ids live in a mirror, a log in the memory of this process. They are gone with the
     process, and other gateways number records differently. What other processes publish is found by polling.
@@ -72,7 +73,8 @@ class V1BusAdapter(EngineBase):
         """Number what other processes have published in these topics."""
         with self._lock:
             for topic in topics:
-                self._poll(topic)
+                if not topic.endswith(KIND_MARK):  # heads are set through this adapter alone: the mirror reports them
+                    self._poll(topic)
 
     def _run(self, operation: object) -> object:
         if isinstance(operation, Append):
@@ -82,7 +84,7 @@ class V1BusAdapter(EngineBase):
                 if _is_stream(topic):
                     self._poll(topic)
             return self._mirror.call(operation)
-        if isinstance(operation, Topics):
+        if isinstance(operation, Topics | Find):
             return self._mirror.call(operation)
         if isinstance(operation, Info):
             return replace(self._mirror.call(operation), engine="v1")
@@ -147,7 +149,8 @@ class V1BusAdapter(EngineBase):
                 break
         (state,) = self._mirror.call(Describe((topic,)))
         if state.last - state.floor > 2 * EVENTS_KEPT_MAX:
-            self._mirror.call(Trim(topic, keep=EVENTS_KEPT_MAX))
+            while self._mirror.call(Trim(topic, keep=EVENTS_KEPT_MAX)).more:
+                pass
 
 
 def _is_stream(topic: str) -> bool:

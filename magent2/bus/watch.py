@@ -9,6 +9,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from magent2.models.address import KIND_MARK, kind_prefix
+
+KIND_CHANGES_MAX = 10_000  # topics of kinds that a watch collects before it reports only the kinds
+
 
 class Watch(ABC):
     """Reports which of its topics have changed since the last call.
@@ -17,6 +21,10 @@ class Watch(ABC):
     `add` is missed; several may be reported as one. A topic may be reported without a change: once when the watch has
     started, and after a lost connection was restored. So: add, read, wait, read.
     One task or thread waits on a watch at a time.
+
+    A watch may have `topics_of_kind("stream")` among its topics. It then reports all topics of that kind that were
+    created or deleted or whose head was set, under their own names. A topic that only got records need not be reported.
+    `topics_of_kind("stream")` itself is reported when changes may have been missed, or when they are too many.
     """
 
     @abstractmethod
@@ -57,13 +65,15 @@ class WatchHub:
         watch.add(*topics)
         return watch
 
-    def notify(self, topics: Iterable[str]) -> None:
+    def notify(self, topics: Iterable[str], listed: Iterable[str] = ()) -> None:
+        """Wake the watches of topics. `listed`: those that were created or deleted or whose head was set."""
         # Read without the lock, because every commit comes here and most processes watch nothing. A watch that is added
         # at this moment misses nothing: its owner reads after `add`, and the commit is done already.
         if not self._watches:
             return
         with self._lock:
             woken = [(watch, topic) for topic in topics for watch in self._watches.get(topic, ())]
+            woken += [(watch, topic) for topic in listed for watch in self._watches.get(_kind_of(topic), ())]
         for watch, topic in woken:
             watch.wake(topic)
 
@@ -126,7 +136,7 @@ class LocalWatch(Watch):
         # One lock for the topic and the waiter: either `changed` finds the topic when it sets its waiter, or the waiter
         # is found here. Between two locks a change could be recorded and nothing woken.
         with self._lock:
-            self._changed.add(topic)
+            self._changed.add(topic if len(self._changed) < KIND_CHANGES_MAX else self._reported_as(topic))
             waiter = self._waiter
         self._event.set()
         if waiter is not None:
@@ -146,7 +156,12 @@ class LocalWatch(Watch):
             taken = frozenset(self._changed)
             self._changed.clear()
             self._event.clear()
-        return taken & self._topics
+        return frozenset(topic for topic in taken if self._reported_as(topic))
+
+    def _reported_as(self, topic: str) -> str:
+        """Return the topic or the kind that a change of this topic is watched under, or '' if it is not watched."""
+        kind = _kind_of(topic)
+        return topic if topic in self._topics else kind if kind in self._topics else ""
 
     def wait(self, timeout_s: float | None) -> frozenset[str]:
         self._event.wait(timeout_s)
@@ -167,6 +182,11 @@ class LocalWatch(Watch):
             if timer is not None:
                 timer.cancel()
         return self._take()
+
+
+def _kind_of(topic: str) -> str:
+    """Return the `topics_of_kind` that a topic belongs to."""
+    return kind_prefix(topic) + KIND_MARK
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -21,7 +21,8 @@ from magent2.cli.options import (
     json_option,
     run_on_bus,
 )
-from magent2.cli.output import print_data, print_json, print_note, print_table, printable
+from magent2.cli.output import print_data, print_json, print_note, print_table
+from magent2.terminal import clean_line
 
 if TYPE_CHECKING:
     from magent2.roster.spec import Roster
@@ -63,7 +64,7 @@ def write_starter_files(folder: Path, *, force: bool = False) -> list[Path]:
             with path.open("w" if force else "x") as file:
                 file.write(starter_text(path.name))
     except OSError as error:
-        raise CommandFailed(f"cannot write {error.filename}: {error.strerror}") from error
+        raise CommandFailed(f"cannot write {error.filename}: {error.strerror}; choose another folder") from error
     return paths
 
 
@@ -147,13 +148,14 @@ class AgentsFileReport:
 @agents.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--no-import", is_flag=True, help="Do not import the modules of [tools].")
+@click.option("--connect", is_flag=True, help="Start or connect to the MCP servers of the file.")
 @json_option
-def check(file: Path, no_import: bool, as_json: bool) -> int:
+def check(file: Path, no_import: bool, connect: bool, as_json: bool) -> int:
     """Check an agents file and list every error.
 
     The exit code is 1 when there is an error. The modules of [tools] are imported, each in a process of its own.
     """
-    report = check_file(file, import_tools=not no_import)
+    report = check_file(file, import_tools=not no_import, connect=connect)
     if as_json:
         names = list(report.roster.agent_names()) if report.roster else []
         print_json({"ok": not report.faults, "file": report.file, "faults": report.faults, "agents": names})
@@ -162,7 +164,9 @@ def check(file: Path, no_import: bool, as_json: bool) -> int:
     return 1 if report.faults else 0
 
 
-def check_file(path: Path, *, import_tools: bool = True, environ: Mapping[str, str] | None = None) -> AgentsFileReport:
+def check_file(
+    path: Path, *, import_tools: bool = True, connect: bool = False, environ: Mapping[str, str] | None = None
+) -> AgentsFileReport:
     """Read an agents file as a server does. `${NAME}` in it is taken from the environment."""
     from magent2.errors import RosterError
     from magent2.roster.agents_file import load_agents_file
@@ -175,7 +179,22 @@ def check_file(path: Path, *, import_tools: bool = True, environ: Mapping[str, s
     tools = roster.tools if import_tools else {}
     errors = {name: _import_error(name, place, path.absolute().parent) for name, place in tools.items()}
     faults = tuple(f"tools.{name}: {tools[name]!r}: {error}" for name, error in errors.items() if error is not None)
+    if connect and roster.mcp:
+        faults += tuple(
+            f"mcp.{name}: {found}" for name, found in probe_mcp(roster).items() if not isinstance(found, int)
+        )
     return AgentsFileReport(str(path), faults, roster)
+
+
+def probe_mcp(roster: Roster) -> Mapping[str, object]:
+    """Connect to the MCP servers of a roster: the number of tools of each, or the error."""
+    import asyncio
+    import logging
+
+    from magent2.tools import mcp
+
+    logging.getLogger(mcp.__name__).disabled = True  # the caller prints the same errors
+    return asyncio.run(mcp.probe_servers(roster.mcp))
 
 
 def _import_error(name: str, place: str, folder: Path) -> str | None:
@@ -198,7 +217,7 @@ def _import_error(name: str, place: str, folder: Path) -> str | None:
 
 def _print_report(report: AgentsFileReport) -> None:
     for fault in report.faults:
-        print_data(printable(fault))
+        print_data(clean_line(fault))
     if report.faults:
         count = len(report.faults)
         print_note(f"{report.file}: {count} {'error' if count == 1 else 'errors'}")

@@ -81,7 +81,13 @@ def bench(
         print_json(result.figures())
     else:
         _print_result(result)
-    return 1 if result.lost or result.refused else 0
+    if not result.lost and not result.refused:
+        return 0
+    failed = len(result.lost) + len(result.refused)
+    print_note(
+        f"magent2: {failed} messages were not answered; 'magent2 agents ls' shows whether a worker serves the agent"
+    )
+    return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,7 @@ class BenchConversation:
     async def send(self, count: int) -> None:
         """Send this many messages, each after the answer to the one before."""
         following = asyncio.create_task(self._follow())
+        following.add_done_callback(self._fail_waiting)
         try:
             for number in range(count):
                 async with self._slots:
@@ -237,6 +244,14 @@ class BenchConversation:
             self._result.lost.append(envelope_id)
         except Magent2Error as error:
             self._result.refused.append(str(error))
+
+    def _fail_waiting(self, following: asyncio.Task[None]) -> None:
+        """Pass an error of the stream on to the messages whose answers it would have shown."""
+        if following.cancelled() or (error := following.exception()) is None:
+            return
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(error)
 
     async def _follow(self) -> None:
         """Resolve the future of each message when the output of its run is on the stream."""

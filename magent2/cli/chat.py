@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magent2.cli.event_display import EventDisplay, MarkdownDisplay, PlainDisplay
+from magent2.cli.event_display import (
+    APPROVAL_ARGUMENTS_MAX_CHARS,
+    EventDisplay,
+    MarkdownDisplay,
+    PlainDisplay,
+    call_text,
+)
 from magent2.cli.options import GatewayOptions, default_agent, gateway_options
 from magent2.cli.output import print_note
 
 if TYPE_CHECKING:
-    from magent2.client import Client, SentMessage
+    from magent2.client import Client, ConversationEvent, Decision, SentMessage
 
 RETRY_FOR_S = 30.0  # a chat survives a restart of the gateway
 HELP = "/stop stops the run, /new starts a new conversation, /quit exits; Ctrl-C stops the run, at the prompt it exits"
@@ -91,7 +97,7 @@ class Chat:
             self._conversation_id = None
             print_note("the next message starts a new conversation")
         elif text == "/stop":
-            self._stop()
+            self._stop(only_if_running=True)
         else:
             print_note(HELP if text == "/help" else f"unknown command {text.split(maxsplit=1)[0]}; {HELP}")
 
@@ -122,6 +128,7 @@ class Chat:
                         if event.seq > shown_seq:  # after Ctrl-C the stream is read again from its beginning
                             display.show(event)
                             shown_seq = event.seq
+                            self._ask_for_approval(event)
                 return
             except KeyboardInterrupt:
                 if stopping:
@@ -131,13 +138,43 @@ class Chat:
                 display.close()
             self._stop()
 
-    def _stop(self) -> None:
+    def _ask_for_approval(self, event: ConversationEvent) -> None:
+        """Ask for the decision on a tool call that waits. Through a pipe, the line that shows it names the commands."""
+        from magent2.errors import Conflict, NotFound
+
+        if not self._at_terminal or self._conversation_id is None:
+            return
+        if event.kind != "approval" or event.data.get("status") != "requested":
+            return
+        found = self._client.approvals(self._conversation_id)
+        pending = (one for one in found if one.status == "pending" and one.call_id == event.data.get("tool_call_id"))
+        if (call := next(pending, None)) is None:  # decided elsewhere
+            return
+        if call.args != event.data.get("args"):  # the event has them shortened
+            print_note(call_text(call.tool, call.args, APPROVAL_ARGUMENTS_MAX_CHARS))
+        try:
+            answer = ""
+            while answer not in ("y", "n"):
+                answer = input("Approve? [y/n] ").strip().lower()
+        except EOFError:
+            print_note("not decided; the run waits")
+            return
+        decision: Decision = "approve" if answer == "y" else "reject"
+        try:
+            self._client.decide(self._conversation_id, call.call_id, decision)
+        except (Conflict, NotFound) as error:  # decided elsewhere, or the run was stopped; its events say so
+            print_note(f"magent2: {error}")
+
+    def _stop(self, *, only_if_running: bool = False) -> None:
         from magent2.errors import Magent2Error
 
         if self._conversation_id is None:
             print_note("there is no run to stop")
             return
         try:
+            if only_if_running and self._client.conversation(self._conversation_id).run_status != "running":
+                print_note("there is no run to stop")
+                return
             print_note(f"asked {self._client.stop(self._conversation_id).agent} to stop")
         except Magent2Error as error:
             print_note(f"magent2: {error}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +22,8 @@ from magent2.cli.options import (
     json_option,
     yes_option,
 )
-from magent2.cli.output import print_data, print_json, print_note, print_table, shortened
+from magent2.cli.output import json_line, print_data, print_json, print_note, print_table, shortened
+from magent2.private_files import create_file
 
 if TYPE_CHECKING:
     from magent2.client import Client, Conversation, ConversationEvent
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 PAGE_CONVERSATIONS = 100
 PAGE_EVENTS = 500
 PAUSE_MAX_S = 5.0  # replay shortens longer pauses to this
-SHOWN_KINDS = ("user_message", "output", "message", "tool_step", "handoff", "error")
+SHOWN_KINDS = ("user_message", "output", "message", "tool_step", "approval", "subagent", "handoff", "error")
 
 
 @click.group()
@@ -46,7 +47,10 @@ def conversations() -> None:
 def list_(limit: int, owner: str | None, as_json: bool, gateway: GatewayOptions) -> None:
     """List conversations, most recently active first."""
     with gateway.connect() as client:
-        found = list(_read_conversations(client, limit, owner))
+        found = list(_read_conversations(client, limit + 1, owner))
+    if len(found) > limit:
+        found.pop()
+        print_note("there are more conversations; list more of them with --limit")
     if as_json:
         print_json(found)
         return
@@ -133,14 +137,14 @@ def export(conversation_id: str, output: Path | None, gateway: GatewayOptions) -
 def _write_rows(path: Path, rows: Iterator[dict[str, object]]) -> int:
     count = 0
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with os.fdopen(create_file(path), "w", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(json_line(row) + "\n")
                 count += 1
     except FileExistsError:
         raise CommandFailed(f"{path} already exists; choose another name or remove it first") from None
     except OSError as error:
-        raise CommandFailed(f"cannot write {path}: {error.strerror}") from error
+        raise CommandFailed(f"cannot write {path}: {error.strerror}; choose another place") from error
     return count
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import IO, TYPE_CHECKING
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import click
 
@@ -12,9 +14,12 @@ from magent2.cli.options import GatewayOptions, bus_option, gateway_options, jso
 from magent2.cli.output import print_json, print_note, print_table, shortened
 
 if TYPE_CHECKING:
-    from magent2.client import Client, DeadLetterInfo
+    from magent2.client import Client, DeadLetterInfo, DeadLettersResponse
     from magent2.connectors.outbox import OutboxItem, OutboxState
     from magent2.directory.connectors import ConnectorRegistration
+    from magent2.models.api.administration import RefusedDeadLetter
+
+R = TypeVar("R")
 
 STATES: tuple[OutboxState, ...] = ("waiting", "begun", "sent", "dead", "unknown", "dropped")
 
@@ -37,7 +42,11 @@ def list_dead(agent: str | None, as_json: bool, gateway: GatewayOptions) -> None
         found = list(_read_dead(client, agent))
     if as_json:
         print_json(found)
-        return
+    else:
+        print_dead(found)
+
+
+def print_dead(letters: Iterable[DeadLetterInfo]) -> None:
     rows = [
         (
             letter.agent,
@@ -47,7 +56,7 @@ def list_dead(agent: str | None, as_json: bool, gateway: GatewayOptions) -> None
             shortened(letter.reason),
             shortened(letter.text, 40),
         )
-        for letter in found
+        for letter in letters
     ]
     print_table(("AGENT", "SEQ", "CONVERSATION", "TRIED", "REASON", "TEXT"), rows)
 
@@ -62,32 +71,140 @@ def _read_dead(client: Client, agent: str | None) -> Iterator[DeadLetterInfo]:
             return
 
 
-@dead.command("retry")
-@click.argument("agent")
-@click.argument("seq", type=click.IntRange(min=1))
+SINCE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # seconds
+
+
+class Since(click.ParamType[datetime]):
+    """A time, or how long ago it was."""
+
+    name = "WHEN"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        text = str(value)
+        try:
+            if text[-1:] in SINCE_UNITS and text[:-1].isdecimal():
+                return datetime.now(UTC) - timedelta(seconds=int(text[:-1]) * SINCE_UNITS[text[-1]])
+            return datetime.fromisoformat(text).astimezone()
+        except (ValueError, OverflowError):
+            self.fail(f"{text!r} is not a time; use 30m, 2h, 7d or 2026-09-21T14:00:00Z", param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLetters:
+    """The dead letters that a command is about: one, or all that meet the conditions."""
+
+    agent: str | None
+    seq: int | None
+    all_letters: bool
+    of_agent: str | None
+    since: datetime | None
+    reason: str | None
+    dry_run: bool
+    as_json: bool
+
+    @property
+    def single(self) -> tuple[str, int] | None:
+        """The one letter that the arguments name. Raises `UsageError` unless exactly one way of choosing is used."""
+        by_condition = self.all_letters or self.of_agent or self.since or self.reason
+        if (self.seq is not None) == bool(by_condition) or (self.agent is not None) != (self.seq is not None):
+            raise click.UsageError("name one dead letter by AGENT and SEQ, or use --all, --agent, --since or --reason")
+        if self.agent is None or self.seq is None:
+            return None
+        if self.dry_run:
+            raise click.UsageError(
+                "--dry-run needs --all, --agent, --since or --reason; 'magent2 dead ls' shows letters"
+            )
+        return self.agent, self.seq
+
+    def print_single(self, agent: str, seq: int, note: str) -> None:
+        """Print what happened to the one letter."""
+        if self.as_json:
+            print_json({"agent": agent, "seq": seq})
+        print_note(note)
+
+    def process(self, batches: Callable[..., Iterator[DeadLettersResponse]], done: str, planned: str) -> None:
+        """Process the letters batch by batch and print what happened. The exit code is 1 if one was refused."""
+        letters: list[DeadLetterInfo] = []
+        refused: list[RefusedDeadLetter] = []
+        conditions = (self.of_agent, self.since, self.reason)
+        for batch in batches(*conditions, all_letters=self.all_letters, dry_run=self.dry_run):
+            letters += batch.letters
+            refused += batch.refused
+        if self.as_json:
+            print_json({"letters": letters, "refused": refused})
+        elif self.dry_run:
+            print_dead(letters)
+        many = "1 dead letter" if len(letters) == 1 else f"{len(letters)} dead letters"
+        print_note(f"{planned} {many}; nothing was changed" if self.dry_run else done.format(many))
+        for letter in refused:
+            print_note(f"dead letter {letter.seq} of {letter.agent} was refused: {letter.error}")
+        if refused:
+            raise SystemExit(1)
+
+
+def chosen_letters(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the arguments and options that choose dead letters."""
+
+    @click.argument("agent", required=False)
+    @click.argument("seq", type=click.IntRange(min=1), required=False)
+    @click.option("--all", "all_letters", is_flag=True, help="Choose every dead letter.")
+    @click.option("--agent", "of_agent", metavar="NAME", help="Choose dead letters of this agent.")
+    @click.option("--since", type=Since(), help="Choose dead letters from this time on: 30m, 2h, 7d or a date.")
+    @click.option("--reason", metavar="TEXT", help="Choose dead letters whose reason contains this text.")
+    @click.option("--dry-run", is_flag=True, help="List the chosen dead letters and change nothing.")
+    @json_option
+    @functools.wraps(command)
+    def with_chosen(
+        agent: str | None,
+        seq: int | None,
+        all_letters: bool,
+        of_agent: str | None,
+        since: datetime | None,
+        reason: str | None,
+        dry_run: bool,
+        as_json: bool,
+        **options: object,
+    ) -> R:
+        chosen = ChosenLetters(agent, seq, all_letters, of_agent, since, reason, dry_run, as_json)
+        return command(chosen=chosen, **options)
+
+    return with_chosen
+
+
+@dead.command("retry", epilog="Example: magent2 dead retry --agent general --since 2h --reason 503 --dry-run")
+@chosen_letters
 @gateway_options
-def retry_dead(agent: str, seq: int, gateway: GatewayOptions) -> None:
-    """Send a dead letter to its agent again.
+def retry_dead(chosen: ChosenLetters, gateway: GatewayOptions) -> None:
+    """Send dead letters to their agents again.
 
-    'magent2 dead ls' lists AGENT and SEQ.
+    Name one letter by AGENT and SEQ, which 'magent2 dead ls' lists, or choose many by conditions. Conditions combine.
     """
+    single = chosen.single
     with gateway.connect() as client:
-        client.retry_dead(agent, seq)
-    print_note(f"sent dead letter {seq} to {agent} again")
+        if single is not None:
+            client.retry_dead(*single)
+            chosen.print_single(*single, f"sent dead letter {single[1]} to {single[0]} again")
+        else:
+            chosen.process(client.retry_dead_letters, "sent {} again", "would send again:")
 
 
-@dead.command("drop")
-@click.argument("agent")
-@click.argument("seq", type=click.IntRange(min=1))
+@dead.command("drop", epilog="Example: magent2 dead drop --agent general --reason 'told to fail'")
+@chosen_letters
 @gateway_options
-def drop_dead(agent: str, seq: int, gateway: GatewayOptions) -> None:
-    """Remove a dead letter from the list.
+def drop_dead(chosen: ChosenLetters, gateway: GatewayOptions) -> None:
+    """Remove dead letters from the list.
 
-    'magent2 dead ls' lists AGENT and SEQ.
+    Name one letter by AGENT and SEQ, which 'magent2 dead ls' lists, or choose many by conditions. Conditions combine.
     """
+    single = chosen.single
     with gateway.connect() as client:
-        client.drop_dead(agent, seq)
-    print_note(f"dropped dead letter {seq} of {agent}")
+        if single is not None:
+            client.drop_dead(*single)
+            chosen.print_single(*single, f"dropped dead letter {single[1]} of {single[0]}")
+        else:
+            chosen.process(client.drop_dead_letters, "dropped {}", "would drop:")
 
 
 # --- connectors, on the bus
@@ -102,13 +219,19 @@ def connectors() -> None:
 
 
 @connectors.command(
-    epilog="Example: magent2 connectors add hook --kind webhook --url https://example.com/in --secret-file secret.txt"
+    epilog="Example: magent2 connectors add hook --kind webhook --url https://example.com/in"
+    " --secret-env MAGENT2_SECRET_HOOK"
 )
 @click.argument("connector")
 @click.option("--kind", type=click.Choice(["console", "webhook"]), required=True, help="Kind of connector.")
 @click.option("--url", metavar="URL", help="URL of the webhook.")
 @click.option(
-    "--secret-file", type=click.File(), help="File with the secret that signs the requests of a webhook; '-' is stdin."
+    "--secret-env",
+    metavar="NAME",
+    help="Environment variable MAGENT2_SECRET_... of the workers with the secret that signs the requests of a webhook.",
+)
+@click.option(
+    "--secret-file", type=click.File(), help="File with that secret, which is stored on the bus; '-' is stdin."
 )
 @click.option("--takes-key", is_flag=True, help="The receiver honours the Idempotency-Key header.")
 @click.option("--allow-private", is_flag=True, help="Allow a URL with a private address, or without TLS.")
@@ -117,19 +240,16 @@ def connectors() -> None:
 def add(
     connector: str,
     kind: str,
-    url: str | None,
     secret_file: IO[str] | None,
-    takes_key: bool,
-    allow_private: bool,
     bus: str | None,
     as_json: bool,
+    **settings: str | bool | None,
 ) -> None:
     """Add a connector. Workers deliver to it from then on."""
     from magent2.connectors.builtin import capabilities_of
     from magent2.directory.connectors import register_connector
 
-    given = {"url": url, "takes_key": takes_key, "allow_private": allow_private}
-    config = {name: value for name, value in given.items() if value}
+    config = {name: value for name, value in settings.items() if value}
     if secret_file is not None:
         config["secret"] = secret_file.read().strip()
     added = run_on_bus(bus, register_connector, connector, kind, capabilities_of(kind, config), config)

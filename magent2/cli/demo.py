@@ -10,7 +10,7 @@ import click
 
 from magent2.cli.event_display import PlainDisplay
 from magent2.cli.options import DEFAULT_AGENT, ListenOptions
-from magent2.cli.output import bold, print_data, print_note
+from magent2.cli.output import print_data, print_note
 
 if TYPE_CHECKING:
     from magent2.client import AsyncClient
@@ -80,7 +80,7 @@ async def play(client: AsyncClient) -> None:
     conversation: str | None = None
     for text, title in LINES:
         print_note(f"\n{title}:")
-        print_data(bold(f"you: {text}"))
+        print_data(f"you: {text}", bold=True)
         sent = await client.send(DEFAULT_AGENT, text, conversation_id=conversation, sender="user:you")
         conversation = sent.conversation_id
         display = PlainDisplay()

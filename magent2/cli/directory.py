@@ -238,9 +238,11 @@ def list_swarms(bus: str | None, as_json: bool) -> None:
 @json_option
 def list_contacts(nametag: str, bus: str | None, as_json: bool) -> None:
     """List the users who have written to a swarm."""
-    from magent2.directory.swarms import list_contacts
+    from magent2.directory.swarms import find_swarm, list_contacts
 
     found = run_on_bus(bus, list_contacts, nametag)
+    if not found:
+        run_on_bus(bus, find_swarm, nametag)  # one that does not exist is an error, not an empty list
     if as_json:
         print_json([{"user": one.user, "agent": one.agent, "blocked": one.blocked} for one in found])
         return
@@ -417,9 +419,11 @@ def list_channels(bus: str | None, as_json: bool) -> None:
 @json_option
 def messages(name: str, bus: str | None, as_json: bool) -> None:
     """Show the latest messages of a channel."""
-    from magent2.directory.channels import read_channel
+    from magent2.directory.channels import find_channel, read_channel
 
     records = run_on_bus(bus, read_channel, name)
+    if not records:
+        run_on_bus(bus, find_channel, name)  # one that does not exist is an error, not an empty list
     if as_json:
         print_json([{"seq": record.seq, **record.payload} for record in records])
         return

@@ -8,14 +8,25 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from magent2.cli.options import GatewayOptions, bus_option, gateway_options, json_option, printable_bus_url
+from magent2.cli.options import (
+    GatewayOptions,
+    bus_exists,
+    bus_option,
+    config_option,
+    gateway_options,
+    json_option,
+    printable_bus_url,
+)
 from magent2.cli.output import print_data, print_json
 from magent2.errors import GatewayUnreachable, Magent2Error, Unauthorized
 from magent2.settings import Settings
+
+if TYPE_CHECKING:
+    from magent2.bus.interface import Engine
 
 PYTHON_MIN = (3, 11)
 PACKAGES = ("magent2-runtime", "openai-agents", "fastapi", "uvicorn", "redis", "pydantic")
@@ -36,9 +47,12 @@ Check = Callable[[], Iterable[Finding]]
 @click.command()
 @bus_option
 @json_option
+@config_option
 @gateway_options
-def doctor(bus: str | None, as_json: bool, gateway: GatewayOptions) -> int:
+def doctor(bus: str | None, as_json: bool, config: Path | None, gateway: GatewayOptions) -> int:
     """Check your setup and tell you what to fix.
+
+    With an agents file, its MCP servers are started or connected to.
 
     The exit code is 1 when a check fails. A warning may be what you intend.
     """
@@ -46,11 +60,14 @@ def doctor(bus: str | None, as_json: bool, gateway: GatewayOptions) -> int:
     checks: tuple[Check, ...] = (
         check_python,
         check_packages,
+        lambda: check_variables(settings),
         lambda: check_folder(settings.data_dir),
         lambda: check_token_file(settings.data_dir),
         lambda: check_bus(bus, settings),
+        lambda: check_modes(bus, settings.data_dir),
         lambda: check_gateway(gateway),
         check_key,
+        lambda: check_agents_file(config),
     )
     findings = [finding for check in checks for finding in check()]
     failed = any(finding.status == "fail" for finding in findings)
@@ -78,6 +95,16 @@ def check_packages() -> Iterator[Finding]:
             yield Finding("ok", "package", f"{name} {version(name)}")
         except PackageNotFoundError:
             yield Finding("fail", "package", f"{name} is not installed; reinstall magent2-runtime")
+
+
+def check_variables(settings: Settings) -> Iterator[Finding]:
+    """Check the variables with which no server starts: limits, retention and retry policies."""
+    from magent2.roster.registry import EnvironmentOverride
+
+    try:
+        EnvironmentOverride.of(settings)
+    except Magent2Error as error:
+        yield Finding("fail", "settings", str(error))
 
 
 def check_folder(folder: Path) -> Iterator[Finding]:
@@ -113,16 +140,18 @@ def check_token_file(folder: Path) -> Iterator[Finding]:
 
 def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
     from magent2.bus.connect import connect
-    from magent2.bus.operations import Info
+    from magent2.bus.operations import WRITE_PROBE, Info
 
     shown = printable_bus_url(url)
-    if shown.startswith("sqlite:///") and not Path(shown.removeprefix("sqlite:///")).exists():
+    if not bus_exists(url):
         yield Finding("ok", "bus", f"{shown} will be created at the first start")
         return
     try:
         bus = connect(url, settings)
         try:
             info = bus.call(Info())
+            bus.call(WRITE_PROBE)
+            findings = list(check_token_on_bus(bus, settings))
         finally:
             bus.close()
     except Magent2Error as error:
@@ -131,6 +160,56 @@ def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
     yield Finding("ok", "bus", f"{shown} ({info.engine}, schema {info.schema}, log {info.log_id})")
     for warning in info.warnings:
         yield Finding("warn", "bus", warning)
+    yield from findings
+
+
+def check_modes(url: str | None, folder: Path) -> Iterator[Finding]:
+    """Check that other users can use neither the data folder nor the log. Opening the log narrowed what it could."""
+    from magent2.bus.sqlite import FILE_SUFFIXES
+    from magent2.private_files import too_wide
+
+    shown = printable_bus_url(url)
+    name = shown.removeprefix("sqlite:///")
+    files = [Path(name + suffix) for suffix in FILE_SUFFIXES] if name != shown else []
+    for path in too_wide(*files):
+        owner = path.stat().st_uid
+        fix = f"run 'chmod go= {path}' as its owner (uid {owner})"
+        yield Finding("fail", "modes", f"other users can use {path} (mode {path.stat().st_mode & 0o777:o}); {fix}")
+    for path in too_wide(folder):
+        fix = f"run 'chmod 700 {path}'; to share it with a group, run 'chmod g+s {path}'"
+        yield Finding("warn", "modes", f"other users can enter {path} (mode {path.stat().st_mode & 0o777:o}); {fix}")
+
+
+def check_token_on_bus(bus: Engine, settings: Settings) -> Iterator[Finding]:
+    """Check that the other gateways of the bus accept the token of this data folder."""
+    from magent2.bus.log import run_sync
+    from magent2.directory.keys import find_token
+    from magent2.token import TokenFile
+
+    if settings.token is not None:
+        return  # such a token is not registered: every gateway has to be given it
+    file = TokenFile.within(settings.data_dir)
+    try:
+        token = file.read()
+    except Magent2Error:
+        return  # reported by `check_token_file`
+    if token is None:
+        return
+    key = run_sync(bus, find_token, token)
+    if key is None:
+        fix = "start a gateway with this data folder, run 'magent2 token rotate', or set MAGENT2_TOKEN to another token"
+        yield Finding(
+            "warn",
+            "token",
+            f"the bus does not know the token in {file.path}: gateways with another data folder refuse it; {fix}",
+        )
+    elif key.revoked_ms is not None:
+        yield Finding(
+            "warn",
+            "token",
+            f"the token in {file.path} is revoked on the bus (key {key.id}): gateways with"
+            " another data folder refuse it; run 'magent2 token rotate'",
+        )
 
 
 def check_gateway(gateway: GatewayOptions) -> Iterator[Finding]:
@@ -152,6 +231,26 @@ def check_gateway(gateway: GatewayOptions) -> Iterator[Finding]:
             if alive
             else Finding("warn", "agents", "no worker serves an agent; start one with 'magent2 worker'")
         )
+
+
+def check_agents_file(config: Path | None) -> Iterator[Finding]:
+    """Check the agents file that a server would use, and that its MCP servers can be used."""
+    from magent2.cli.agents import check_file, probe_mcp
+
+    if config is None:
+        return
+    report = check_file(config)
+    for fault in report.faults:
+        yield Finding("fail", "team", fault)
+    if report.roster is None:
+        return
+    if not report.faults:
+        yield Finding("ok", "team", f"{report.file}: {', '.join(report.roster.agent_names())}")
+    for name, found in (probe_mcp(report.roster) if report.roster.mcp else {}).items():
+        if isinstance(found, int):
+            yield Finding("ok", "mcp", f"{name}: {found} {'tool' if found == 1 else 'tools'}")
+        else:
+            yield Finding("fail", "mcp", f"{name}: {found}")
 
 
 def check_key() -> Iterator[Finding]:

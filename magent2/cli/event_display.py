@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from magent2.cli.output import print_data, print_note, printable, safe, shortened
+from magent2.cli.output import print_data, print_note, shortened
+from magent2.terminal import clean_line, clean_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
     from rich.live import Live
+    from rich.segment import Segment
 
-    from magent2.client import ConversationEvent
+    from magent2.client import ApprovalInfo, ConversationEvent
 
 ARGUMENTS_MAX_CHARS = 100
+APPROVAL_ARGUMENTS_MAX_CHARS = 2000  # a person decides by what they see, so more is shown than of other calls
 RESULT_MAX_CHARS = 200
 REFRESH_PER_S = 12
 
@@ -28,21 +32,37 @@ EventData = Mapping[str, object]
 def event_line(event: ConversationEvent) -> str:
     """An event on one line: sequence number, time, text, as in `    7 12:04:01 general: hello`."""
     clock = str(event.data.get("created_at") or "")[11:19].ljust(8)
-    return f"{event.seq:>5} {clock} {printable(event_text(event))}"
+    return f"{event.seq:>5} {clock} {clean_line(event_text(event))}"
 
 
 def event_text(event: ConversationEvent) -> str:
     describe = _DESCRIPTIONS.get(event.kind)
-    if describe is None:
-        return f"{event.kind} {shortened(json.dumps(dict(event.data)), RESULT_MAX_CHARS)}"
+    if describe is None:  # of a later release, or of another program
+        return f"{event.kind} {shortened(_fields(event.data), RESULT_MAX_CHARS)}".rstrip()
     return describe(event.data)
+
+
+def approval_text(approval: ApprovalInfo) -> str:
+    """A tool call that needs approval and the commands that decide on it, or the decision."""
+    status = "requested" if approval.status == "pending" else approval.status
+    fields = {**approval.model_dump(), "status": status, "agent": approval.agent_id}
+    return _approval(
+        {**fields, "conversation_id": approval.session_id, "name": approval.tool, "tool_call_id": approval.call_id}
+    )
+
+
+def call_text(name: object, arguments: object, limit: int = ARGUMENTS_MAX_CHARS) -> str:
+    """A tool call as code, as in `refund(order="7")`."""
+    given = arguments if isinstance(arguments, dict) else {}
+    texts = (f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())
+    return f"{name}({shortened(', '.join(texts), limit)})"
 
 
 def tool_step_text(data: EventData) -> str:
     """The call of a tool, its result, or its error."""
     status, name = data.get("status"), data.get("name")
     if status == "start":
-        return f"calls {name} {_arguments(data)}"
+        return f"calls {call_text(name, data.get('args'))}"
     if status == "error":
         return f"{name} failed: {shortened(_str(data, 'error'), RESULT_MAX_CHARS)}"
     return f"{name} → {shortened(_str(data, 'result_summary'), RESULT_MAX_CHARS)}"
@@ -52,8 +72,9 @@ def _str(data: EventData, field: str) -> str:
     return str(data.get(field) or "")
 
 
-def _arguments(data: EventData) -> str:
-    return shortened(json.dumps(data.get("args") or {}), ARGUMENTS_MAX_CHARS)
+def _fields(data: EventData) -> str:
+    """The fields of an unknown event, without those that every event has."""
+    return ", ".join(f"{name}: {value}" for name, value in data.items() if name not in _COMMON_FIELDS)
 
 
 def _agent(data: EventData) -> str:
@@ -71,17 +92,26 @@ def _run(data: EventData) -> str:
 
 def _receipt(data: EventData) -> str:
     messages = data.get("messages")
-    outcomes = [f"{one['source']} {one['outcome']}" for one in messages] if isinstance(messages, list) else []
-    return f"{_agent(data)} received: {', '.join(outcomes)}"
+    received = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+    return f"{_agent(data)}: {'; '.join(map(_received, received)) or 'received no message'}"
+
+
+def _received(message: EventData) -> str:
+    """The outcome of one steer or stop."""
+    command, outcome = message.get("command"), str(message.get("outcome"))
+    what = f"the {str(command or 'message').replace('_', ' ')} of {message.get('source')}"
+    text = f" ({shortened(_str(message, 'text'))})" if message.get("text") else ""
+    return f"{what}{text} {_OUTCOMES.get(outcome, outcome)}"
 
 
 def _approval(data: EventData) -> str:
-    call = f"{data.get('name')} {_arguments(data)} ({data.get('tool_call_id')})"
+    call = call_text(data.get("name"), data.get("args"), APPROVAL_ARGUMENTS_MAX_CHARS)
     if data.get("status") == "requested":
-        return f"{_agent(data)} needs approval for {call}"
+        place = shlex.join((_str(data, "conversation_id"), _str(data, "tool_call_id")))
+        return f"{_agent(data)} needs approval for {call}: magent2 approve {place} or magent2 reject {place}"
     by = f" by {data['decided_by']}" if data.get("decided_by") else ""
     reason = f": {data['reason']}" if data.get("reason") else ""
-    return f"{data.get('status')}{by}: {call}{reason}"
+    return f"{data.get('status')}{by}: {call} ({data.get('tool_call_id')}){reason}"
 
 
 def _block(data: EventData) -> str:
@@ -91,7 +121,13 @@ def _block(data: EventData) -> str:
 
 def _subagent(data: EventData) -> str:
     task = shortened(_str(data, "task"), RESULT_MAX_CHARS)
-    return f"{_agent(data)} started {data.get('name')} in {data.get('subagent_id')}: {task}"
+    place = shlex.quote(_str(data, "subagent_id"))
+    return f"{_agent(data)} started the subagent {data.get('name')} (magent2 tail {place}): {task}"
+
+
+def _handoff(data: EventData) -> str:
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    return f"{_str(data, 'source') or 'no agent'} hands over to {data.get('target')}{reason}"
 
 
 def _error(data: EventData) -> str:
@@ -99,6 +135,17 @@ def _error(data: EventData) -> str:
     retry = f" (retry in {retry_s:g} s)" if isinstance(retry_s, int | float) else ""
     return f"error {data.get('code')}: {data.get('message')}{retry}"
 
+
+_COMMON_FIELDS = ("event", "id", "seq", "conversation_id", "created_at")
+
+_OUTCOMES: Mapping[str, str] = {
+    "seen": "was read",
+    "input": "starts a run of its own",
+    "stopped": "stopped the run",
+    "too_late": "came too late: the run had ended",
+    "not_meant": "was for another run",
+    "nothing_to_stop": "found nothing to stop",
+}
 
 _DESCRIPTIONS: Mapping[str, Callable[[EventData], str]] = {
     "user_message": lambda data: f"{data.get('sender')} → {data.get('recipient')}: {_str(data, 'text')}",
@@ -111,7 +158,8 @@ _DESCRIPTIONS: Mapping[str, Callable[[EventData], str]] = {
     "block": _block,
     "subagent": _subagent,
     "run": _run,
-    "handoff": lambda data: f"{_str(data, 'source') or 'no agent'} hands over to {data.get('target')}",
+    "handoff": _handoff,
+    "mcp_server": lambda data: f"MCP server {data.get('server')} {data.get('status')}: {_str(data, 'reason')}",
     "session": lambda data: f"conversation {data.get('status')}",
     "error": _error,
     "gap": lambda data: f"gap: events up to {data.get('floor')} have been deleted",
@@ -170,16 +218,33 @@ class PlainDisplay(EventDisplay):
         super().close()
 
     def _show_token(self, token: str) -> None:
-        print_data(safe(token), newline=False)
+        print_data(token, newline=False)
 
     def _show_text(self, text: str) -> None:
         already_printed = self._draft is not None and self._text == text
         self.close()
         if not already_printed:
-            print_data(safe(text))
+            print_data(text)
 
     def _show_notice(self, notice: str) -> None:
-        print_note(safe(f"  [{notice}]"))
+        print_note(f"  [{notice}]")
+
+
+class CleanMarkdown:
+    """Markdown without control characters. Entities such as `&#8238;` become characters when it is rendered.
+
+    Links are shown with their URLs: a text that hides where a link leads could be of any guest.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.markdown import Markdown
+        from rich.segment import Segment
+
+        for part in console.render(Markdown(clean_text(self._text), hyperlinks=False), options):
+            yield part if part.control else Segment(clean_text(part.text), part.style)
 
 
 class MarkdownDisplay(EventDisplay):
@@ -200,17 +265,14 @@ class MarkdownDisplay(EventDisplay):
 
     def _show_token(self, token: str) -> None:
         from rich.live import Live
-        from rich.markdown import Markdown
 
         if self._live is None:
             self._live = Live(console=self._console, refresh_per_second=REFRESH_PER_S, vertical_overflow="visible")
             self._live.start()
-        self._live.update(Markdown(safe(self._text)))
+        self._live.update(CleanMarkdown(self._text))
 
     def _show_text(self, text: str) -> None:
-        from rich.markdown import Markdown
-
-        whole = Markdown(safe(text))
+        whole = CleanMarkdown(text)
         if self._live is None:
             self._console.print(whole)
         else:
@@ -218,4 +280,4 @@ class MarkdownDisplay(EventDisplay):
         self.close()
 
     def _show_notice(self, notice: str) -> None:
-        self._console.print(f"[{printable(notice)}]", style="dim", markup=False)
+        self._console.print(f"[{clean_line(notice)}]", style="dim", markup=False)

@@ -10,11 +10,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from magent2 import __version__
-from magent2.errors import InvalidInput, Magent2Error
+from magent2.cli.output import print_note
+from magent2.errors import InvalidInput, Magent2Error, NotFound, RosterError, UnknownEntity
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 SHELLS = ("bash", "zsh", "fish")
@@ -36,7 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "python": ("magent2.cli.runs:python", "Run a Python file with an agent's tools."),
         "steer": ("magent2.cli.runs:steer", "Send a message to agents while they are running."),
         "stop": ("magent2.cli.runs:stop", "Stop the run of a conversation."),
-        "approvals": ("magent2.cli.runs:approvals", "List the tool calls of a conversation that need approval."),
+        "approvals": ("magent2.cli.runs:approvals", "List the tool calls that need approval."),
         "approve": ("magent2.cli.runs:approve", "Approve a tool call."),
         "reject": ("magent2.cli.runs:reject", "Reject a tool call."),
     },
@@ -65,6 +67,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "backup": ("magent2.cli.transfer:backup", "Back up the log to a file."),
         "export": ("magent2.cli.transfer:export", "Export the log to a file that every kind of bus can import."),
         "import": ("magent2.cli.transfer:import_", "Import an exported log into an empty bus."),
+        "sweep": ("magent2.cli.transfer:sweep", "Remove what the retention policy no longer keeps."),
         "bench": ("magent2.cli.bench:bench", "Measure a running server under load."),
         "completion": ("magent2.cli.main:completion", "Print the completion script of a shell."),
     },
@@ -140,27 +143,52 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str], command: click.Command = cli, program: str = "magent2") -> int:
-    """Run a command and return its exit code. Every expected error becomes one line on stderr.
+    """Run a command and return its exit code. Every expected error becomes one line on stderr, others a traceback.
 
     `program` is what the user typed to start it, for its help.
     """
     settings = {} if command is cli else dict(cli.context_settings)
     try:
         outcome = command.main(list(arguments), prog_name=program, standalone_mode=False, **settings)
-    except click.ClickException as error:
-        return _report_click_error(error)
-    except Magent2Error as error:
-        return _report(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001  a bug is reported as Python does it, but for control characters
+        return _report_error(error, arguments[0] if arguments else "")
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _report_error(error: Exception, command: str) -> int:
+    """Print an error and return the exit code: one line if it was expected, a traceback if it is a bug."""
+    if isinstance(error, click.ClickException):
+        return _report_click_error(error)
+    if isinstance(error, Magent2Error):
+        return _report(_with_next_step(error, command), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
+    if isinstance(error, OSError):
         if error.errno != errno.EPIPE:
-            raise
+            where = "" if error.filename is None else f"{error.filename}: "
+            return _report(f"{where}{error.strerror or error}; check path and permissions", FAILED)
         # The reader of our output, such as `head`, has gone. Python flushes stdout once more at exit, which would
         # fail again with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    return outcome if isinstance(outcome, int) else 0
+    from traceback import format_exception
+
+    print_note("".join(format_exception(error)).rstrip())  # its message may contain text of a guest
+    return FAILED
+
+
+def _with_next_step(error: Magent2Error, command: str) -> str:
+    """The text of an error. Where only the command line knows the next step, that is added."""
+    text = str(error)
+    if isinstance(error, NotFound) and error.code in ("unknown_session", "unknown_conversation"):
+        return f"{text.partition(';')[0]}; 'magent2 conversations ls' lists those that exist"
+    if isinstance(error, UnknownEntity) and ";" not in text:
+        return f"{text}; 'magent2 {command} ls' lists those that exist"
+    if isinstance(error, RosterError) and Path(error.where).is_file():
+        return f"{text}; fix the file, then check it with 'magent2 agents check {error.where}'"
+    if isinstance(error, RosterError) and error.where.endswith(".toml"):
+        return f"{text}; 'magent2 init' writes an example"
+    return text
 
 
 def _report_click_error(error: click.ClickException) -> int:
@@ -174,5 +202,5 @@ def _report_click_error(error: click.ClickException) -> int:
 
 
 def _report(text: str, code: int) -> int:
-    click.echo(f"magent2: {' '.join(text.split())}", err=True)
+    print_note(f"magent2: {' '.join(text.split())}")
     return code

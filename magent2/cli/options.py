@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import click
 
 from magent2.settings import HOST, LOG_FORMATS, PORT, PORT_MAX
+from magent2.terminal import clean_line
 
 if TYPE_CHECKING:
     from magent2.bus.interface import Engine
@@ -47,7 +48,7 @@ def confirm(question: str) -> None:
     """Ask before something that cannot be undone. Without a terminal there is no one to ask, so `--yes` is needed."""
     if not sys.stdin.isatty():
         raise click.UsageError("this cannot be undone and there is no terminal to ask on; confirm with --yes")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(clean_line(question), abort=True, err=True)
 
 
 def log_format_option(command: F) -> F:
@@ -98,6 +99,12 @@ def open_bus(url: str | None) -> Iterator[Engine]:
         yield bus
     finally:
         bus.close()
+
+
+def bus_exists(url: str | None) -> bool:
+    """Return whether there is a bus to open. Opening a SQLite file would create it."""
+    shown = printable_bus_url(url)
+    return not shown.startswith("sqlite:///") or Path(shown.removeprefix("sqlite:///")).exists()
 
 
 def run_on_bus(

@@ -1,4 +1,7 @@
-"""Printing: data to stdout, everything else to stderr. Colours only at a terminal, and never with NO_COLOR."""
+"""Printing: data to stdout, everything else to stderr. Colours only at a terminal, and never with NO_COLOR.
+
+Every command prints with these functions, which remove control characters. A test checks that nothing else prints.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,30 @@ from dataclasses import asdict, is_dataclass
 
 import click
 
+from magent2.terminal import clean_json, clean_line, clean_text
 
-def print_data(text: str = "", *, newline: bool = True) -> None:
-    """Print data to stdout."""
-    click.echo(text, nl=newline)
+
+def print_data(text: str = "", *, newline: bool = True, bold: bool = False, dim: bool = False) -> None:
+    """Print data to stdout, without control characters. It may be piped into a program that shows it at a terminal."""
+    shown = clean_text(text)
+    if (bold or dim) and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        shown = click.style(shown, bold=bold or None, dim=dim or None)
+    click.echo(shown, nl=newline)
 
 
 def print_note(text: str) -> None:
-    """Print progress, a hint or a notice to stderr."""
-    click.echo(text, err=True)
+    """Print progress, a hint, a notice or an error to stderr, without control characters."""
+    click.echo(clean_text(text), err=True)
 
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON. Dataclasses and pydantic models become objects."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=_json_value))
+    click.echo(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Return a value as JSON in which control characters are escaped."""
+    return clean_json(json.dumps(value, ensure_ascii=False, default=_json_value))
 
 
 def _json_value(value: object) -> object:
@@ -36,39 +49,11 @@ def _json_value(value: object) -> object:
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows in aligned columns. The last column is not padded."""
-    cells = [list(titles), *([printable(str(cell)) for cell in row] for row in rows)]
+    cells = [list(titles), *([clean_line(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
     for number, row in enumerate(cells):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        print_data(dim(line) if number == 0 else line)
-
-
-def printable(text: str) -> str:
-    """Text on one line, with control characters replaced by spaces: they could change the state of the terminal."""
-    return "".join(" " if _is_control(character) else character for character in text)
-
-
-def safe(text: str) -> str:
-    """Text for stdout. At a terminal control characters are removed, but for line breaks and tabs."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(character for character in text if character in "\n\t" or not _is_control(character))
-
-
-def _is_control(character: str) -> bool:
-    return character < " " or "\x7f" <= character <= "\x9f"
-
-
-def uses_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-def dim(text: str) -> str:
-    return click.style(text, dim=True) if uses_colour() else text
-
-
-def bold(text: str) -> str:
-    return click.style(text, bold=True) if uses_colour() else text
+        print_data(line, dim=number == 0)
 
 
 def shortened(text: str | None, limit: int = 60) -> str:

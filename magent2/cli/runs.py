@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from magent2.cli.event_display import PlainDisplay
+from magent2.cli.event_display import PlainDisplay, approval_text
 from magent2.cli.options import GatewayOptions, gateway_options, json_option
-from magent2.cli.output import print_data, print_json, print_note, safe
+from magent2.cli.output import print_data, print_json, print_note
 
 if TYPE_CHECKING:
-    from magent2.client import ApprovalInfo, Client, SentMessage
+    from magent2.client import ApprovalInfo, Client, ConversationEvent, SentMessage
 
 TEXT_MAX_BYTES = 64 << 20  # of stdin; the gateway has a lower limit of its own
 TOOL = "run_python"
 FILE_MAX_BYTES = 64 << 10  # the sandbox takes no more
+STOP_TIMEOUT_S = 5.0
+RECEIPT_PAUSE_S = 0.1  # between two looks for the receipt of a stop
 
 
 @click.command(epilog="Example: magent2 send general 'hello' --wait")
@@ -65,8 +67,13 @@ def send(  # noqa: PLR0913  one parameter per option
         if mode == "stream":
             _stream_answer(client, sent, as_json)
             return
-        answer = client.wait(sent, timeout_s)
-        print_json({"sent": sent, "answer": answer}) if as_json else print_data(safe(answer.text))
+        answer = client.wait(sent, timeout_s, on_approval=_note_approval)
+        print_json({"sent": sent, "answer": answer}) if as_json else print_data(answer.text)
+
+
+def _note_approval(approval: ApprovalInfo) -> None:
+    """Say what the run waits for, and leave the decision to a person at another terminal."""
+    print_note(approval_text(approval))
 
 
 def _read_stdin() -> str:
@@ -125,7 +132,7 @@ def python(
     if as_json:
         print_json(result)
     else:
-        print_data(safe(result.result))
+        print_data(result.result)
     if result.error is not None:
         context.exit(1)
 
@@ -199,29 +206,74 @@ def steer(  # noqa: PLR0913  one parameter per option
 @click.command(epilog="Example: magent2 stop c-1a2b")
 @click.argument("conversation_id", metavar="ID")
 @click.option("--agent", metavar="NAME", help="Agent whose run to stop. Default: the active agent.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    default=STOP_TIMEOUT_S,
+    show_default=True,
+    help="Wait this long for the outcome.",
+)
 @json_option
 @gateway_options
-def stop(conversation_id: str, agent: str | None, as_json: bool, gateway: GatewayOptions) -> None:
+def stop(conversation_id: str, agent: str | None, timeout_s: float, as_json: bool, gateway: GatewayOptions) -> None:
     """Stop the run of a conversation.
 
-    ID is the conversation.
+    ID is the conversation. The exit code is also 0 when no run is in progress there.
     """
     with gateway.connect() as client:
+        seq = client.conversation(conversation_id).last_seq
         stopping = client.stop(conversation_id, agent)
+        outcome = _stop_outcome(client, conversation_id, seq, stopping.envelope_id, timeout_s)
     if as_json:
-        print_json({"agent": stopping.agent, "envelope_id": stopping.envelope_id, "seq": stopping.seq})
+        sent = {"agent": stopping.agent, "envelope_id": stopping.envelope_id, "seq": stopping.seq}
+        print_json({**sent, "outcome": outcome})
     else:
-        print_data(f"asked {stopping.agent} to stop")
+        print_data(_STOP_OUTCOMES[outcome].format(agent=stopping.agent, conversation=conversation_id))
 
 
-@click.command(epilog="Example: magent2 approvals c-1a2b")
-@click.argument("conversation_id", metavar="ID")
+_STOP_OUTCOMES = {
+    "stopped": "stopped the run of {agent}",
+    "too_late": "the run of {agent} had ended before the stop arrived",
+    "not_meant": "the run of {agent} had ended before the stop arrived; a later run goes on",
+    "nothing_to_stop": "no run of {agent} is in progress in {conversation}; nothing was stopped",
+    None: "asked {agent} to stop; no worker has taken the stop yet ('magent2 agents ls' shows whether one runs)",
+}
+
+
+def _stop_outcome(client: Client, conversation_id: str, since: int, envelope_id: str, timeout_s: float) -> str | None:
+    """The outcome of a stop, from its receipt in the conversation; `None` after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        page = client.events(conversation_id, since)
+        since = page.next_since
+        for event in page.events:
+            if (outcome := _outcome_in(event, envelope_id)) is not None:
+                return outcome
+        if page.has_more:
+            continue
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(RECEIPT_PAUSE_S)
+
+
+def _outcome_in(event: ConversationEvent, envelope_id: str) -> str | None:
+    """The outcome of a stop, if the event is its receipt."""
+    messages = event.data.get("messages", ()) if event.kind == "message_received" else ()
+    outcomes = (message.get("outcome") for message in messages if message.get("id") == envelope_id)
+    return next((outcome for outcome in outcomes if outcome in _STOP_OUTCOMES), None)
+
+
+@click.command(epilog="Examples: magent2 approvals; magent2 approvals c-1a2b")
+@click.argument("conversation_id", metavar="[ID]", required=False)
 @json_option
 @gateway_options
-def approvals(conversation_id: str, as_json: bool, gateway: GatewayOptions) -> None:
-    """List the tool calls of a conversation that need approval.
+def approvals(conversation_id: str | None, as_json: bool, gateway: GatewayOptions) -> None:
+    """List the tool calls that need approval.
 
-    ID is the conversation. Calls that are already decided are listed with the decision.
+    Each line ends with the commands that decide on the call. ID is a conversation. Its calls that are already decided
+    are listed too, with the decision. Without ID, the calls of all conversations that wait for a decision are listed.
     """
     with gateway.connect() as client:
         found = client.approvals(conversation_id)
@@ -229,7 +281,9 @@ def approvals(conversation_id: str, as_json: bool, gateway: GatewayOptions) -> N
         print_json(list(found))
         return
     for approval in found:
-        print_data(_approval_line(approval))
+        print_data(f"{approval.session_id}: {approval_text(approval)}")
+    if not found:
+        print_note("no call needs approval")
 
 
 @click.command(epilog="Example: magent2 approve c-1a2b call-9")
@@ -272,10 +326,4 @@ def _decide(
     if as_json:
         print_json(approval)
     else:
-        print_data(_approval_line(approval))
-
-
-def _approval_line(approval: ApprovalInfo) -> str:
-    args = json.dumps(approval.args, ensure_ascii=False)
-    line = f"{approval.call_id} {approval.status} {approval.agent_id} {approval.tool} {args}"
-    return f"{line} ({approval.reason})" if approval.reason else line
+        print_data(approval_text(approval))

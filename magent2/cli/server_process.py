@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Info
-from magent2.cli.options import DEFAULT_AGENT, ListenOptions, printable_bus_url
+from magent2.cli.options import ListenOptions, printable_bus_url
 from magent2.cli.output import print_data, print_note
-from magent2.connectors.relay import running_relay
+from magent2.connectors.relay import Relay, running_relay
 from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.proxy import ProxySettings
+from magent2.gateway.routes.page import HOW_TO_GET_IT, page_is_built
 from magent2.gateway.server import Gateway, choose_access, choose_proxy_settings, listen
 from magent2.loop import on_sighup, on_stop_signal, run_on_loop
 from magent2.machine import raise_open_files
 from magent2.roster.agents_file import default_roster
-from magent2.roster.limits import parse_limit_variables
 from magent2.roster.registry import EnvironmentOverride, Registry, reload_now
-from magent2.settings import Settings
+from magent2.settings import Settings, tls_verification
 from magent2.telemetry import Metrics
 from magent2.telemetry.tracing import NO_TRACER, Tracer, traced_process
 from magent2.worker.service import WorkerService
@@ -108,18 +108,28 @@ def command_name() -> str:
 
 
 def gateway_banner(
-    resources: GatewayResources, agents: Sequence[str] = (), model: str = "", first: str = DEFAULT_AGENT
+    resources: GatewayResources, first: str, agents: Sequence[str] = (), model: str = "", worker: str = ""
 ) -> str:
-    """The address of the gateway, its agents and bus, and two commands that send a first message."""
+    """The address of the gateway, its agents and bus, and two commands that send a first message.
+
+    The address contains the token only at a terminal. Other output is often kept: by journald, by a container engine.
+    `worker` are the options of a worker that serves the agents, for a gateway that does not.
+    """
     magent2 = command_name()
     url = f" --url {resources.url}" if resources.url != DEFAULT_URL else ""
     token = "YOUR_TOKEN" if resources.token_given else f"$({magent2} token show)"
     message = {"conversation_id": "c1", "sender": "user:me", "recipient": f"agent:{first}", "content": "hello"}
-    lines = [f"gateway  {resources.url}/#token={resources.access.token}"]
+    if sys.stdout.isatty():
+        lines = [f"gateway  {resources.url}/#token={resources.access.token}"]
+    else:
+        where = "that of --token or MAGENT2_TOKEN" if resources.token_given else f"{magent2} token show"
+        lines = [f"gateway  {resources.url}/", f"token    {where}"]
     lines += [f"agents   {', '.join(agents)}", f"model    {model}"] if agents else []
+    lines += [f"bus      {resources.bus_url}"]
+    lines += [] if page_is_built() else [f"page     a plain one, because the whole one was not built: {HOW_TO_GET_IT}"]
+    lines += [""]
+    lines += [] if agents else ["serve its agents on this bus:", f"  {magent2} worker{worker}", ""]
     lines += [
-        f"bus      {resources.bus_url}",
-        "",
         "send the first message:",
         f"  {magent2} send {shlex.quote(first)} 'hello' --wait{url}",
         f"  curl -H \"Authorization: Bearer {token}\" -H 'Content-Type: application/json' \\",
@@ -144,27 +154,32 @@ def serve(
     from magent2.telemetry.metrics import RunMetrics
     from magent2.telemetry.observation import RunObserver
 
+    tls_verification()  # certificates that cannot be used are an error now, not in the first run
     # The port and the bus are opened first, so that an error in them shows before the SDK is imported, which is slow.
     resources = GatewayResources.open(options, bus_url)
     with resources.closed_on_error():
+        from magent2.runner.sdk_run import import_model_client
         from magent2.worker.team_selection import choose_team
 
         team = choose_team(agents, model, config, without_key="demo")
+        import_model_client()
     runner, metrics = team.runner, Metrics()
 
     async def run(tracer: Tracer) -> None:
         observer = RunObserver(RunMetrics(metrics.registry), tracer)
+        use_tool_call_executor()
         try:
             reload_on_sighup(team.registry)
             await run_gateway(
                 resources,
                 lambda: team.service(resources.bus, observer=observer),
-                lambda: print_data(gateway_banner(resources, team.names, team.model_description, team.first_agent)),
+                lambda: print_data(gateway_banner(resources, team.first_agent, team.names, team.model_description)),
                 stop_event_on_signals("draining: no new work is started; running work may finish"),
                 Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
                 limits=GatewayLimits.of(team.limits),
                 metrics=metrics,
                 tracer=tracer,
+                create_relay=team.relay,
             )
         finally:
             await runner.aclose()
@@ -177,20 +192,21 @@ def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | No
     """Run a gateway until a signal ends it."""
     from magent2.tools.default_tools import known_tools
 
-    override = EnvironmentOverride(limits=parse_limit_variables(Settings.read().limits))
+    override = EnvironmentOverride.of(Settings.read())
     if config is None:
         registry = Registry.of(override.apply(default_roster()))
     else:
         registry = Registry.of_file(config, known_tools(), os.environ, override)
     resources = GatewayResources.open(options, bus_url)
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)
+    worker = "" if config is None else f" --config {shlex.quote(str(config))}"
 
     async def run(tracer: Tracer) -> None:
         reload_on_sighup(registry)
         await run_gateway(
             resources,
             None,
-            lambda: print_data(gateway_banner(resources)),
+            lambda: print_data(gateway_banner(resources, registry.roster.scenario().root, worker=worker)),
             stop_event_on_signals("gateway is shutting down: open streams are closed"),
             catalogue,
             limits=GatewayLimits.of(registry.roster.limits),
@@ -210,13 +226,16 @@ def serve_worker(
     metrics: str | None,
 ) -> None:
     """Run a worker until a signal ends it."""
+    from magent2.runner.sdk_run import import_model_client
     from magent2.telemetry.metrics import metrics_endpoint, parse_address
     from magent2.telemetry.observation import RunObserver
     from magent2.worker.team_selection import choose_team
 
     metrics_address = None if metrics is None else parse_address(metrics)
+    tls_verification()  # certificates that cannot be used are an error now, not in the first run
     raise_open_files()
     team = choose_team(agents, model, config)
+    import_model_client()
     with traced_process() as tracer, metrics_endpoint(metrics_address) as (run_metrics, metrics_url):
         bus = connect(bus_url)
         print_data(worker_banner(team, printable_bus_url(bus_url), metrics_url))
@@ -226,7 +245,7 @@ def serve_worker(
 # --- serving
 
 
-async def run_gateway(
+async def run_gateway(  # noqa: PLR0913  one parameter per part of the process
     resources: GatewayResources,
     create_worker: Callable[[], WorkerService] | None,
     on_ready: Callable[[], None],
@@ -236,6 +255,7 @@ async def run_gateway(
     limits: GatewayLimits | None = None,
     metrics: Metrics | None = None,
     tracer: Tracer = NO_TRACER,
+    create_relay: Callable[[Engine], Relay] = Relay,
 ) -> None:
     """Serve until `stop` is set, or until the gateway or the worker ends by itself; then drain both.
 
@@ -254,7 +274,7 @@ async def run_gateway(
         )
         serving = asyncio.create_task(gateway.serve([resources.listener]))
         worker = None if create_worker is None else create_worker()
-        working = None if worker is None else asyncio.create_task(_work(resources.bus, worker))
+        working = None if worker is None else asyncio.create_task(_work(resources.bus, worker, create_relay))
         stopping = asyncio.create_task(stop.wait())
         on_ready()
         tasks = [task for task in (serving, working, stopping) if task is not None]
@@ -277,19 +297,27 @@ async def run_worker(
     bus: Engine, team: ServedTeam, concurrency: int | None = None, observer: RunObserver | None = None
 ) -> None:
     """Serve the agents of a team until a signal drains the worker."""
+    use_tool_call_executor()
     try:
         service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
         reload_on_sighup(team.registry)
         await bus.acall(Info())  # a bus that does not answer is an error here, before a sender waits for an answer
-        await _work(bus, service)
+        await _work(bus, service, team.relay)
     finally:
         await team.runner.aclose()
         await bus.aclose()
 
 
-async def _work(bus: Engine, worker: WorkerService) -> None:
-    async with running_relay(bus):
+def use_tool_call_executor() -> None:
+    """Run what tools give to the loop's default executor on the threads for tools."""
+    from magent2.tools.interface import ToolCallExecutor
+
+    asyncio.get_running_loop().set_default_executor(ToolCallExecutor())
+
+
+async def _work(bus: Engine, worker: WorkerService, create_relay: Callable[[Engine], Relay]) -> None:
+    async with running_relay(bus, create_relay):
         await worker.run()
 
 

@@ -1,16 +1,28 @@
 """The Python client of a gateway: `Client` for threads, `AsyncClient` for asyncio, with the same methods."""
 
 from magent2.client.async_client import AsyncClient
-from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
+from magent2.client.results import (
+    ApprovalCallback,
+    AsyncApprovalCallback,
+    ConversationEvent,
+    Decision,
+    EventPage,
+    MessageReply,
+    SentMessage,
+    SteeredMessage,
+    ToolResult,
+)
 from magent2.client.sync_client import Client
-from magent2.models.api.administration import AgentInfo, DeadLetterInfo, DeadLetterPage
+from magent2.models.api.administration import AgentInfo, DeadLetterInfo, DeadLetterPage, DeadLettersResponse
 from magent2.models.api.messages import AgentReceipt, ApprovalInfo, MessageReceipt
 from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
 
 __all__ = [
     "AgentInfo",
     "AgentReceipt",
+    "ApprovalCallback",
     "ApprovalInfo",
+    "AsyncApprovalCallback",
     "AsyncClient",
     "Client",
     "Conversation",
@@ -18,6 +30,8 @@ __all__ = [
     "ConversationPage",
     "DeadLetterInfo",
     "DeadLetterPage",
+    "DeadLettersResponse",
+    "Decision",
     "EventPage",
     "MessageReceipt",
     "MessageReply",

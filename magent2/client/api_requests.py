@@ -6,11 +6,13 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, Literal, TypeVar
 from urllib.parse import quote
 
-from magent2.client.results import ConversationEvent, EventPage, SentMessage, SteeredMessage, ToolResult
+from magent2.client.results import ConversationEvent, Decision, EventPage, SentMessage, SteeredMessage, ToolResult
 from magent2.errors import (
+    AddressError,
     Conflict,
     GatewayBusy,
     GatewayFailed,
@@ -20,13 +22,14 @@ from magent2.errors import (
     RequestRefused,
     Unauthorized,
 )
-from magent2.models.address import Address
-from magent2.models.api.administration import AgentInfo, AgentList, DeadLetterPage
+from magent2.models.address import DOT_NAMES, Address
+from magent2.models.api.administration import AgentInfo, AgentList, DeadLetterPage, DeadLettersResponse
 from magent2.models.api.messages import (
     AcceptedResponse,
     ApprovalInfo,
     ApprovalList,
     MessageReceipt,
+    PendingApprovalPage,
     RecordPage,
     SendResponse,
     SteerResponse,
@@ -136,7 +139,7 @@ def steer(
 
 
 def receipt(conversation_id: str, receipt_id: str, wait_s: float) -> ApiRequest[MessageReceipt]:
-    path = f"{_session(conversation_id)}/receipts/{_quoted(receipt_id)}"
+    path = f"{_session(conversation_id)}/receipts/{path_part(receipt_id)}"
     return ApiRequest("GET", path, MessageReceipt.model_validate, _params(wait_s=wait_s))
 
 
@@ -146,6 +149,10 @@ def stop(conversation_id: str, agent: str | None, sender: str | None) -> ApiRequ
     return ApiRequest("POST", path, StopResponse.model_validate, _RECORDS, body)
 
 
+def pending_approvals(before: str | None) -> ApiRequest[PendingApprovalPage]:
+    return ApiRequest("GET", "/api/approvals", PendingApprovalPage.model_validate, _params(before=before))
+
+
 def approvals(conversation_id: str) -> ApiRequest[tuple[ApprovalInfo, ...]]:
     def parse(data: object) -> tuple[ApprovalInfo, ...]:
         return tuple(ApprovalList.model_validate(data).approvals)
@@ -153,10 +160,8 @@ def approvals(conversation_id: str) -> ApiRequest[tuple[ApprovalInfo, ...]]:
     return ApiRequest("GET", f"{_session(conversation_id)}/approvals", parse)
 
 
-def decide(
-    conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None
-) -> ApiRequest[ApprovalInfo]:
-    path = f"{_session(conversation_id)}/approvals/{_quoted(call_id)}"
+def decide(conversation_id: str, call_id: str, decision: Decision, reason: str | None) -> ApiRequest[ApprovalInfo]:
+    path = f"{_session(conversation_id)}/approvals/{path_part(call_id)}"
     return ApiRequest("POST", path, ApprovalInfo.model_validate, body=_given(decision=decision, reason=reason))
 
 
@@ -224,11 +229,30 @@ def dead(agent: str | None, after: int | None) -> ApiRequest[DeadLetterPage]:
 
 
 def retry_dead(agent: str, seq: int) -> ApiRequest[None]:
-    return ApiRequest("POST", f"/api/dead/{_quoted(agent)}/{seq}/retry", _nothing, repeatable=False)
+    return ApiRequest("POST", f"/api/dead/{path_part(agent)}/{seq}/retry", _nothing, repeatable=False)
 
 
 def drop_dead(agent: str, seq: int) -> ApiRequest[None]:
-    return ApiRequest("DELETE", f"/api/dead/{_quoted(agent)}/{seq}", _nothing, repeatable=False)
+    return ApiRequest("DELETE", f"/api/dead/{path_part(agent)}/{seq}", _nothing, repeatable=False)
+
+
+def process_dead(
+    action: Literal["retry", "drop"],
+    agent: str | None,
+    since: datetime | None,
+    reason: str | None,
+    all_letters: bool,
+    dry_run: bool,
+) -> ApiRequest[DeadLettersResponse]:
+    body = _given(
+        action=action,
+        agent=agent,
+        since=None if since is None else since.astimezone().isoformat(),
+        reason=reason,
+        all=all_letters,
+        dry_run=dry_run,
+    )
+    return ApiRequest("POST", "/api/dead", DeadLettersResponse.model_validate, body=body)
 
 
 def health() -> ApiRequest[dict[str, object]]:
@@ -243,10 +267,13 @@ def ready() -> ApiRequest[dict[str, object]]:
 
 
 def _session(session_id: str) -> str:
-    return f"/api/sdk/session/{_quoted(session_id)}"
+    return f"/api/sdk/session/{path_part(session_id)}"
 
 
-def _quoted(name: str) -> str:
+def path_part(name: str) -> str:
+    """Return a name as one part of a path. Raises `AddressError` for a name that no path can have."""
+    if name in DOT_NAMES:
+        raise AddressError(f"{name!r} cannot be a part of a path, because clients remove it; take another name")
     return quote(name, safe="")
 
 

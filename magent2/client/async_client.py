@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -14,8 +16,17 @@ import httpx2
 
 from magent2.client import api_requests
 from magent2.client.api_requests import ApiRequest, problem
-from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
-from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor
+from magent2.client.results import (
+    AsyncApprovalCallback,
+    ConversationEvent,
+    Decision,
+    EventPage,
+    MessageReply,
+    SentMessage,
+    SteeredMessage,
+    ToolResult,
+)
+from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor, approval_needed
 from magent2.client.transport import (
     EVENT_MAX_BYTES,
     LONG_POLL_S,
@@ -28,8 +39,8 @@ from magent2.client.transport import (
     http_options,
     may_repeat,
 )
-from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
-from magent2.models.api.administration import AgentInfo, DeadLetterPage
+from magent2.errors import AnswerPending, Conflict, GatewayUnreachable, NotFound, TransientError
+from magent2.models.api.administration import AgentInfo, DeadLetterPage, DeadLettersResponse
 from magent2.models.api.messages import ApprovalInfo, MessageReceipt
 from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
 
@@ -66,10 +77,14 @@ class AsyncClient:
         """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`)."""
         return await self._request(api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata))
 
-    async def wait(self, sent: SentMessage, timeout_s: float | None = None) -> MessageReply:
+    async def wait(
+        self, sent: SentMessage, timeout_s: float | None = None, *, on_approval: AsyncApprovalCallback | None = None
+    ) -> MessageReply:
         """Wait for the reply to a message.
 
-        Raises `RunFailed` or `RunStopped` if the run ended without one, `AnswerPending` if the timeout ended first.
+        `on_approval` is called with each tool call of the run that waits for approval. It returns `approve`, `reject`
+        or `None`, which leaves the decision to another person. Without it, such a call raises `ApprovalNeeded`.
+        Raises `RunFailed` or `RunStopped` if the run ended without a reply, `AnswerPending` if the timeout ended first.
         """
         matcher = ReplyMatcher(sent)
         cursor = StreamCursor(sent.conversation_id, sent.seq, REPLY_KINDS)
@@ -77,7 +92,30 @@ class AsyncClient:
             async for event in events:
                 if (reply := matcher.reply(event)) is not None:
                     return reply
-        raise AnswerPending(f"no reply to {sent.envelope_id} yet; the run goes on")
+                if matcher.requests_approval(event):
+                    await self._request_decision(sent.conversation_id, event, on_approval)
+        raise AnswerPending(
+            f"no reply to {sent.envelope_id} yet; the run goes on, follow it with 'magent2 tail {sent.conversation_id}'"
+        )
+
+    async def _request_decision(
+        self, conversation_id: str, event: ConversationEvent, on_approval: AsyncApprovalCallback | None
+    ) -> None:
+        """Have the call of an `approval` event decided. Does nothing if it was decided since the event."""
+        found = await self.approvals(conversation_id)
+        pending = [one for one in found if one.status == "pending" and one.run_id == event.data.get("run_id")]
+        call = next((one for one in pending if one.call_id == event.data.get("tool_call_id")), None)
+        if call is None:
+            return
+        if on_approval is None:
+            raise approval_needed(pending)
+        decision = await on_approval(call)
+        if decision is None:
+            return
+        try:
+            await self.decide(conversation_id, call.call_id, decision)
+        except (Conflict, NotFound) as error:  # another person decided first, or the run was stopped
+            log.info("the decision came too late", extra={"call_id": call.call_id, "error": str(error)})
 
     async def ask(
         self,
@@ -89,6 +127,7 @@ class AsyncClient:
         envelope_id: str | None = None,
         metadata: Mapping[str, object] | None = None,
         timeout_s: float | None = None,
+        on_approval: AsyncApprovalCallback | None = None,
     ) -> MessageReply:
         """Send a message and wait for the reply. See `send` and `wait`."""
         sent = await self.send(
@@ -99,10 +138,13 @@ class AsyncClient:
             envelope_id=envelope_id,
             metadata=metadata,
         )
-        return await self.wait(sent, timeout_s)
+        return await self.wait(sent, timeout_s, on_approval=on_approval)
 
     async def replies(self, sent: SentMessage) -> AsyncGenerator[ConversationEvent]:
-        """Iterate over the events of the run that answers a message, up to its reply. Raises as `wait` does."""
+        """Iterate over the events of the run that answers a message, up to its reply.
+
+        Raises as `wait` does, but yields the `approval` event of a call that waits and goes on.
+        """
         matcher = ReplyMatcher(sent)
         async with aclosing(self._read_stream(StreamCursor(sent.conversation_id, sent.seq), Deadline())) as events:
             async for event in events:
@@ -152,12 +194,22 @@ class AsyncClient:
             if deadline.is_over:
                 raise AnswerPending(f"no agent has seen {steered.receipt_id} yet; the message waits")
 
-    async def approvals(self, conversation_id: str) -> tuple[ApprovalInfo, ...]:
-        """Return the tool calls that need or needed approval, oldest first."""
-        return await self._request(api_requests.approvals(conversation_id))
+    async def approvals(self, conversation_id: str | None = None) -> tuple[ApprovalInfo, ...]:
+        """Return the tool calls of a conversation that need or needed approval, oldest first.
+
+        Without a conversation, return the calls of all conversations that wait for approval now.
+        """
+        if conversation_id is not None:
+            return await self._request(api_requests.approvals(conversation_id))
+        found: list[ApprovalInfo] = []
+        page = await self._request(api_requests.pending_approvals(None))
+        while page.next is not None:
+            found += page.approvals
+            page = await self._request(api_requests.pending_approvals(page.next))
+        return (*found, *page.approvals)
 
     async def decide(
-        self, conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None = None
+        self, conversation_id: str, call_id: str, decision: Decision, reason: str | None = None
     ) -> ApprovalInfo:
         """Approve or reject a tool call. Raises `Conflict` if the opposite was decided before."""
         return await self._request(api_requests.decide(conversation_id, call_id, decision, reason))
@@ -212,6 +264,51 @@ class AsyncClient:
     async def drop_dead(self, agent: str, seq: int) -> None:
         """Remove a dead letter."""
         await self._request(api_requests.drop_dead(agent, seq))
+
+    def retry_dead_letters(
+        self,
+        agent: str | None = None,
+        since: datetime | None = None,
+        reason: str | None = None,
+        *,
+        all_letters: bool = False,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[DeadLettersResponse]:
+        """Retry the dead letters that meet all of these conditions, batch by batch. With `dry_run`, only return them.
+
+        `reason` is a text that the reason contains. `all_letters` is needed without a condition. Letters that are
+        buried meanwhile are left out.
+        """
+        return self._process_dead("retry", agent, since, reason, all_letters, dry_run)
+
+    def drop_dead_letters(
+        self,
+        agent: str | None = None,
+        since: datetime | None = None,
+        reason: str | None = None,
+        *,
+        all_letters: bool = False,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[DeadLettersResponse]:
+        """Remove the dead letters that meet all of these conditions, batch by batch. See `retry_dead_letters`."""
+        return self._process_dead("drop", agent, since, reason, all_letters, dry_run)
+
+    async def _process_dead(
+        self,
+        action: Literal["retry", "drop"],
+        agent: str | None,
+        since: datetime | None,
+        reason: str | None,
+        all_letters: bool,
+        dry_run: bool,
+    ) -> AsyncGenerator[DeadLettersResponse]:
+        request = api_requests.process_dead(action, agent, since, reason, all_letters, dry_run)
+        while True:
+            batch = await self._request(request)
+            yield batch
+            if batch.next is None:
+                return
+            request = replace(request, body={**(request.body or {}), "after": batch.next})
 
     async def health(self) -> dict[str, object]:
         """Return the response of `/health`."""

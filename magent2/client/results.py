@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+from magent2.models.api.messages import ApprovalInfo
 from magent2.models.json_types import JsonObject
+
+Decision: TypeAlias = Literal["approve", "reject"]
+
+# Called with each tool call that waits for approval. Returns the decision, or `None` to leave it to another person.
+ApprovalCallback: TypeAlias = Callable[[ApprovalInfo], Decision | None]
+AsyncApprovalCallback: TypeAlias = Callable[[ApprovalInfo], Awaitable[Decision | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,10 @@ class SteeredMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageReply:
-    """The final text of the run that answers a message. `seq` is its position in the conversation's stream."""
+    """The final text of the run that answers a message, and the tokens of that run.
+
+    `seq` is its position in the conversation's stream.
+    """
 
     text: str
     usage: JsonObject | None

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from urllib.parse import quote
+from collections.abc import Iterable, Sequence
+from shlex import quote as quoted
 
 from httpx2 import ServerSentEvent
 
+from magent2.client.api_requests import path_part
 from magent2.client.results import ConversationEvent, MessageReply, SentMessage
-from magent2.errors import GatewayFailed, Gone, RunFailed, RunStopped
+from magent2.errors import ApprovalNeeded, GatewayFailed, Gone, RunFailed, RunStopped
+from magent2.models.api.messages import ApprovalInfo
 from magent2.models.json_types import JsonObject
 
 RETRY_S = 1.0  # before a new connection, unless the gateway says otherwise
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 10.0
 
-REPLY_KINDS = ("run", "output")  # the events that decide whether a message was answered
+REPLY_KINDS = ("run", "output", "approval")  # the events that decide whether a message was or can be answered
 
 
 class StreamCursor:
     """The position of one reader in a conversation's stream, kept over all its connections."""
 
     def __init__(self, conversation_id: str, since: int | None = None, kinds: Iterable[str] | None = None) -> None:
-        self.path = f"/stream/{quote(conversation_id, safe='')}"
+        self.path = f"/stream/{path_part(conversation_id)}"
         self.seq = since
         self.retry_s = RETRY_S
         self.ended = False
@@ -76,6 +78,10 @@ class ReplyMatcher:
             return True
         return self._run_id is not None and event.data.get("run_id") == self._run_id
 
+    def requests_approval(self, event: ConversationEvent) -> bool:
+        """Whether the event says that the run waits for approval of a tool call. The call may be decided since."""
+        return event.kind == "approval" and event.data.get("status") == "requested" and self.matches(event)
+
     def reply(self, event: ConversationEvent) -> MessageReply | None:
         """Return the reply if this event completes it. Raises if there will be no reply."""
         if event.kind == "end":
@@ -92,6 +98,14 @@ class ReplyMatcher:
                 told = f"the run was stopped: {reason or 'no reason given'}"
                 raise RunStopped(told, run_id=self._run_id, reason=reason)
         return None
+
+
+def approval_needed(approvals: Sequence[ApprovalInfo]) -> ApprovalNeeded:
+    """The error of a wait that cannot end before these calls are decided."""
+    tools = ", ".join(approval.tool for approval in approvals)
+    commands = "; ".join(f"magent2 approve {quoted(one.session_id)} {quoted(one.call_id)}" for one in approvals)
+    told = f"the run waits for approval of {tools}; decide with '{commands}', then wait again"
+    return ApprovalNeeded(told, approvals)
 
 
 def _json_object(text: str) -> JsonObject:

@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -13,8 +15,17 @@ import httpx2
 
 from magent2.client import api_requests
 from magent2.client.api_requests import ApiRequest, problem
-from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
-from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor
+from magent2.client.results import (
+    ApprovalCallback,
+    ConversationEvent,
+    Decision,
+    EventPage,
+    MessageReply,
+    SentMessage,
+    SteeredMessage,
+    ToolResult,
+)
+from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor, approval_needed
 from magent2.client.transport import (
     EVENT_MAX_BYTES,
     LONG_POLL_S,
@@ -27,8 +38,8 @@ from magent2.client.transport import (
     may_repeat,
     shut_down_at,
 )
-from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
-from magent2.models.api.administration import AgentInfo, DeadLetterPage
+from magent2.errors import AnswerPending, Conflict, GatewayUnreachable, NotFound, TransientError
+from magent2.models.api.administration import AgentInfo, DeadLetterPage, DeadLettersResponse
 from magent2.models.api.messages import ApprovalInfo, MessageReceipt
 from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
 
@@ -65,10 +76,14 @@ class Client:
         """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`)."""
         return self._request(api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata))
 
-    def wait(self, sent: SentMessage, timeout_s: float | None = None) -> MessageReply:
+    def wait(
+        self, sent: SentMessage, timeout_s: float | None = None, *, on_approval: ApprovalCallback | None = None
+    ) -> MessageReply:
         """Wait for the reply to a message.
 
-        Raises `RunFailed` or `RunStopped` if the run ended without one, `AnswerPending` if the timeout ended first.
+        `on_approval` is called with each tool call of the run that waits for approval. It returns `approve`, `reject`
+        or `None`, which leaves the decision to another person. Without it, such a call raises `ApprovalNeeded`.
+        Raises `RunFailed` or `RunStopped` if the run ended without a reply, `AnswerPending` if the timeout ended first.
         """
         matcher = ReplyMatcher(sent)
         cursor = StreamCursor(sent.conversation_id, sent.seq, REPLY_KINDS)
@@ -76,7 +91,30 @@ class Client:
             for event in events:
                 if (reply := matcher.reply(event)) is not None:
                     return reply
-        raise AnswerPending(f"no reply to {sent.envelope_id} yet; the run goes on")
+                if matcher.requests_approval(event):
+                    self._request_decision(sent.conversation_id, event, on_approval)
+        raise AnswerPending(
+            f"no reply to {sent.envelope_id} yet; the run goes on, follow it with 'magent2 tail {sent.conversation_id}'"
+        )
+
+    def _request_decision(
+        self, conversation_id: str, event: ConversationEvent, on_approval: ApprovalCallback | None
+    ) -> None:
+        """Have the call of an `approval` event decided. Does nothing if it was decided since the event."""
+        found = self.approvals(conversation_id)
+        pending = [one for one in found if one.status == "pending" and one.run_id == event.data.get("run_id")]
+        call = next((one for one in pending if one.call_id == event.data.get("tool_call_id")), None)
+        if call is None:
+            return
+        if on_approval is None:
+            raise approval_needed(pending)
+        decision = on_approval(call)
+        if decision is None:
+            return
+        try:
+            self.decide(conversation_id, call.call_id, decision)
+        except (Conflict, NotFound) as error:  # another person decided first, or the run was stopped
+            log.info("the decision came too late", extra={"call_id": call.call_id, "error": str(error)})
 
     def ask(
         self,
@@ -88,6 +126,7 @@ class Client:
         envelope_id: str | None = None,
         metadata: Mapping[str, object] | None = None,
         timeout_s: float | None = None,
+        on_approval: ApprovalCallback | None = None,
     ) -> MessageReply:
         """Send a message and wait for the reply. See `send` and `wait`."""
         sent = self.send(
@@ -98,10 +137,13 @@ class Client:
             envelope_id=envelope_id,
             metadata=metadata,
         )
-        return self.wait(sent, timeout_s)
+        return self.wait(sent, timeout_s, on_approval=on_approval)
 
     def replies(self, sent: SentMessage) -> Generator[ConversationEvent]:
-        """Iterate over the events of the run that answers a message, up to its reply. Raises as `wait` does."""
+        """Iterate over the events of the run that answers a message, up to its reply.
+
+        Raises as `wait` does, but yields the `approval` event of a call that waits and goes on.
+        """
         matcher = ReplyMatcher(sent)
         with closing(self._read_stream(StreamCursor(sent.conversation_id, sent.seq), Deadline())) as events:
             for event in events:
@@ -151,13 +193,21 @@ class Client:
             if deadline.is_over:
                 raise AnswerPending(f"no agent has seen {steered.receipt_id} yet; the message waits")
 
-    def approvals(self, conversation_id: str) -> tuple[ApprovalInfo, ...]:
-        """Return the tool calls that need or needed approval, oldest first."""
-        return self._request(api_requests.approvals(conversation_id))
+    def approvals(self, conversation_id: str | None = None) -> tuple[ApprovalInfo, ...]:
+        """Return the tool calls of a conversation that need or needed approval, oldest first.
 
-    def decide(
-        self, conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None = None
-    ) -> ApprovalInfo:
+        Without a conversation, return the calls of all conversations that wait for approval now.
+        """
+        if conversation_id is not None:
+            return self._request(api_requests.approvals(conversation_id))
+        found: list[ApprovalInfo] = []
+        page = self._request(api_requests.pending_approvals(None))
+        while page.next is not None:
+            found += page.approvals
+            page = self._request(api_requests.pending_approvals(page.next))
+        return (*found, *page.approvals)
+
+    def decide(self, conversation_id: str, call_id: str, decision: Decision, reason: str | None = None) -> ApprovalInfo:
         """Approve or reject a tool call. Raises `Conflict` if the opposite was decided before."""
         return self._request(api_requests.decide(conversation_id, call_id, decision, reason))
 
@@ -209,6 +259,51 @@ class Client:
     def drop_dead(self, agent: str, seq: int) -> None:
         """Remove a dead letter."""
         self._request(api_requests.drop_dead(agent, seq))
+
+    def retry_dead_letters(
+        self,
+        agent: str | None = None,
+        since: datetime | None = None,
+        reason: str | None = None,
+        *,
+        all_letters: bool = False,
+        dry_run: bool = False,
+    ) -> Generator[DeadLettersResponse]:
+        """Retry the dead letters that meet all of these conditions, batch by batch. With `dry_run`, only return them.
+
+        `reason` is a text that the reason contains. `all_letters` is needed without a condition. Letters that are
+        buried meanwhile are left out.
+        """
+        return self._process_dead("retry", agent, since, reason, all_letters, dry_run)
+
+    def drop_dead_letters(
+        self,
+        agent: str | None = None,
+        since: datetime | None = None,
+        reason: str | None = None,
+        *,
+        all_letters: bool = False,
+        dry_run: bool = False,
+    ) -> Generator[DeadLettersResponse]:
+        """Remove the dead letters that meet all of these conditions, batch by batch. See `retry_dead_letters`."""
+        return self._process_dead("drop", agent, since, reason, all_letters, dry_run)
+
+    def _process_dead(
+        self,
+        action: Literal["retry", "drop"],
+        agent: str | None,
+        since: datetime | None,
+        reason: str | None,
+        all_letters: bool,
+        dry_run: bool,
+    ) -> Generator[DeadLettersResponse]:
+        request = api_requests.process_dead(action, agent, since, reason, all_letters, dry_run)
+        while True:
+            batch = self._request(request)
+            yield batch
+            if batch.next is None:
+                return
+            request = replace(request, body={**(request.body or {}), "after": batch.next})
 
     def health(self) -> dict[str, object]:
         """Return the response of `/health`."""

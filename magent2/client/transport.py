@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import httpx2
 
-from magent2.errors import GatewayBusy, GatewayUnreachable, SettingsError, TransientError
-from magent2.settings import Settings, is_loopback
+from magent2.errors import GatewayBusy, GatewayUnreachable, SettingsError, TlsFailed, TransientError
+from magent2.settings import Settings, is_loopback, tls_verification
 from magent2.token import TokenFile, check_token
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ EVENT_MAX_BYTES = 80 << 20  # above the largest payload that a log can be config
 
 PATIENCE_S = 30.0  # without a response from the gateway
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 10.0
+
+# Results of OpenSSL's verification (X509_V_ERR_…), and its reasons for a peer that does not speak TLS.
+_EXPIRED, _WRONG_NAME = 10, 62
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
@@ -95,17 +100,42 @@ def http_options(address: GatewayAddress) -> dict[str, object]:
         "headers": headers,
         "timeout": httpx2.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         "trust_env": not address.is_loopback,
-        "verify": address.is_encrypted,
+        "verify": tls_verification() if address.is_encrypted else False,
         "limits": httpx2.Limits(max_connections=None),
     }
 
 
 def connection_lost(error: httpx2.TransportError, address: GatewayAddress) -> GatewayUnreachable:
     """Convert an error of the HTTP library. `sent` says whether the request may have arrived."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLError) and isinstance(error, _NOT_SENT):
+        return TlsFailed(f"no TLS connection to {address.url}: {_tls_fault(cause, address)}")
     if isinstance(error, _NOT_SENT):
-        hint = "; 'magent2 serve' starts one" if address.is_loopback else ""
-        return GatewayUnreachable(f"no gateway answers at {address.url}{hint}")
-    return GatewayUnreachable(f"the connection to {address.url} was lost ({type(error).__name__})", sent=True)
+        hint = "'magent2 serve' starts one" if address.is_loopback else "check the URL and that the gateway runs"
+        reason = str(error) or type(error).__name__
+        return GatewayUnreachable(f"no gateway answers at {address.url} ({reason}); {hint}")
+    hint = "" if address.is_encrypted else "; if it uses TLS, use https://"
+    reason = f"the connection to {address.url} was lost ({str(error) or type(error).__name__})"
+    return GatewayUnreachable(f"{reason}; check that a gateway runs there{hint}", sent=True)
+
+
+def _tls_fault(error: ssl.SSLError, address: GatewayAddress) -> str:
+    """Say what is wrong with a TLS connection, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code == _WRONG_NAME:
+            host = urlsplit(address.url).hostname
+            return f"its certificate is not valid for {host!r}; use a name that the certificate contains"
+        if error.verify_code == _EXPIRED:
+            return "its certificate has expired; renew it on the server, and check the clock of this machine"
+        return (
+            f"its certificate is not trusted ({error.verify_message});"
+            " name the file with the certificate of its authority in SSL_CERT_FILE"
+        )
+    if error.reason in _NOT_TLS:
+        return "what answers there does not use TLS; use http://"
+    return f"{error.reason or error}; check the TLS settings of the server"
 
 
 def may_repeat(error: TransientError, repeatable: bool) -> bool:
@@ -126,7 +156,12 @@ class Backoff:
         self._failures, self._first_failure_at = 0, None
 
     def pause_s(self, error: TransientError, now: float, first_s: float = BACKOFF_FIRST_S) -> float:
-        """Return how long to wait before the next attempt. Raises `error` when the time is used up."""
+        """Return how long to wait before the next attempt.
+
+        Raises `error` when the time is used up, and at once if another attempt would fail in the same way.
+        """
+        if isinstance(error, TlsFailed):
+            raise error
         if self._first_failure_at is None:
             self._first_failure_at = now
         left_s = self._first_failure_at + self._max_elapsed_s - now

@@ -17,6 +17,7 @@ from magent2.directory.connectors import Capabilities, ConnectorRegistration
 from magent2.errors import NotTaken, SettingsError
 from magent2.models.events import MessageEvent
 from magent2.sessions.stream import stream_record
+from magent2.terminal import clean_line
 
 KINDS = ("console", "webhook")  # that can be registered
 CONSOLE_CAPABILITIES = Capabilities(text=True, files=True, reply_to=True, takes_key=False)
@@ -62,8 +63,8 @@ class ConsoleConnector:
 
     async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         target = f" → {message.target}" if message.target else ""
-        lines = [f"[{printable(message.agent + target)}] {printable(' '.join(message.text.split()))}"]
-        lines += [f"  + {printable(file.name)} ({file.bytes} bytes)" for file in message.attachments]
+        lines = [f"[{clean_line(message.agent + target)}] {clean_line(' '.join(message.text.split()))}"]
+        lines += [f"  + {clean_line(file.name)} ({file.bytes} bytes)" for file in message.attachments]
         try:
             for line in lines:
                 print(line, file=self._out or sys.stdout, flush=True)
@@ -73,11 +74,6 @@ class ConsoleConnector:
 
     async def aclose(self) -> None:
         return None
-
-
-def printable(text: str) -> str:
-    """Replace characters that a terminal could take for a command."""
-    return "".join(char if char.isprintable() else "�" for char in text)
 
 
 def message_record(message: OutgoingMessage, run_id: str) -> NewRecord:

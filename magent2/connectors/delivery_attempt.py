@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from magent2.background import log_error, raise_if_cancelled
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
 from magent2.bus.records import ID_MAX_CHARS, ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_call, retry_while_unavailable
-from magent2.connectors.interface import Connector, OutgoingMessage
+from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
 from magent2.connectors.outbox import state_record
 from magent2.directory.connectors import ConnectorRegistration, find_connector
 from magent2.errors import (
@@ -20,20 +22,20 @@ from magent2.errors import (
     MalformedRecord,
     NotTaken,
     OutcomeUnknown,
-    SettingsError,
     TopicDeleted,
     TransientError,
     UnknownEntity,
 )
+from magent2.failures import Failure, mask_secrets
+from magent2.mail.dead_letters import burial_forms
 from magent2.mail.headers import RELAY_JOB
-from magent2.mail.lane_loop import UnreadableMail
+from magent2.mail.lane_loop import REASON_MAX_CHARS, UnreadableMail
+from magent2.mail.retry_policy import DELIVERY_RETRY, RetryPolicy
 from magent2.models.address import outbox_topic
 from magent2.models.events import ErrorEvent
 from magent2.sessions.stream import stream_record
 
-ATTEMPTS_MAX = 8
-DELIVERY_RETRY_FIRST_S, DELIVERY_RETRY_MAX_S = 1.0, 300.0
-REASON_MAX_CHARS = 500
+NO_JOB_DELAY_S = 1.0
 
 FailedState: TypeAlias = Literal["dead", "unknown"]
 
@@ -54,22 +56,23 @@ class GiveUpDelivery:
 
 
 def after_failed_delivery(
-    error: Exception, attempt: int, takes_key: bool, chance: float
+    error: Exception, attempt: int, elapsed_s: float, takes_key: bool, policy: RetryPolicy, chance: float
 ) -> RetryDelivery | GiveUpDelivery:
-    """Decide what to do after an attempt failed.
+    """Decide what to do after an attempt failed, `elapsed_s` after the first one that failed.
 
-    `chance`, from 0 to 1, spreads the retries of messages that failed together: a delay is half of its maximum or more.
+    `chance`, from 0 to 1, spreads the retries of messages that failed together.
     """
-    reason = str(error)[:REASON_MAX_CHARS]
+    reason = mask_secrets(str(error))[:REASON_MAX_CHARS]
     unknown = isinstance(error, OutcomeUnknown)
     if unknown and not takes_key:
         return GiveUpDelivery("unknown", reason)
     if not unknown and not isinstance(error, TransientError):
         return GiveUpDelivery("dead", reason)
-    if attempt >= ATTEMPTS_MAX:
-        return GiveUpDelivery("unknown" if unknown else "dead", f"gave up after {attempt} attempts: {reason}")
-    longest = min(DELIVERY_RETRY_FIRST_S * 2 ** (attempt - 1), DELIVERY_RETRY_MAX_S)
-    return RetryDelivery(longest * (0.5 + chance / 2))
+    if elapsed_s >= policy.give_up_after_s:
+        attempts = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+        reason = f"gave up after {attempts} in {elapsed_s:.0f} s: {reason}"
+        return GiveUpDelivery("unknown" if unknown else "dead", reason)
+    return RetryDelivery(policy.delay_s(attempt, chance))
 
 
 class DeliveryAttempt:
@@ -87,13 +90,15 @@ class DeliveryAttempt:
         lane: ClaimedLane,
         connectors: Callable[[ConnectorRegistration], Connector],
         chance: Callable[[], float] = random.random,
+        retry: RetryPolicy = DELIVERY_RETRY,
     ) -> None:
         self._bus = bus
         self._lane = lane
         self._connectors = connectors
         self._chance = chance
+        self._retry = retry
         self._owner = lane.owner
-        self._mail = lane.mail[0]
+        self._message: OutgoingMessage | None = None
         self._written = 0
         self.connector_id = lane.owner.agent.partition(":")[2]
 
@@ -102,18 +107,49 @@ class DeliveryAttempt:
 
         Raises `UnreadableMail` for mail that is no relay job, and for a message that cannot be read.
         """
-        message = await self._read_message()
+        if not self._lane.mail:  # what was in the lane was deleted
+            await self._write(Later(owner=self._owner, delay_s=NO_JOB_DELAY_S, refund=True))
+            return True
+        message = self._message = await self._read_message()
         if message is None:
             await self._settle()
             return False
         try:
             found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
-            connector = self._connectors(found.state)
-        except (UnknownEntity, SettingsError) as error:
+            connector = self._connector(found.state)
+        except (UnknownEntity, NotTaken) as error:
             # An attempt before this one may have been made with a key. So an attempt without an end counts as unknown.
             unavailable = NotTaken(f"connector {self.connector_id!r} is not available: {error}")
             return await self._fail(message, unavailable, takes_key=True)
         return await self.send(message, connector)
+
+    def _connector(self, registration: ConnectorRegistration) -> Connector:
+        try:
+            return self._connectors(registration)
+        except Exception as error:
+            failure = Failure.of(error, "it cannot be opened", self.connector_id)
+            log_error("a connector cannot be opened", error, connector=self.connector_id, failure_id=failure.id)
+            raise NotTaken(failure.text) from error
+
+    def burials(self, failure: Failure) -> Iterator[Settle]:
+        """Return settles that give the message up, to be tried in turn, for a lane on which this object keeps failing.
+
+        The message may have been sent before the error, so it becomes unknown. A job whose message was not read becomes
+        a dead letter.
+        """
+        message = self._message
+        if message is None:
+            if self._lane.mail:
+                yield from burial_forms(self._owner, self._mail, failure.cause, self._lane.attempt)
+            return
+        note = state_record(message.key, self.connector_id, "unknown", reason=failure.cause)
+        event = failure_event(message, GiveUpDelivery("unknown", failure.named))
+        for records in ((note, event), (note,)):  # the stream of a deleted conversation takes no event
+            yield Settle(owner=self._owner, mail=(self._mail.ref,), records=records)
+
+    @property
+    def _mail(self) -> Record:
+        return self._lane.mail[0]
 
     async def _read_message(self) -> OutgoingMessage | None:
         """Read the message from the outbox; `None` if it was deleted with its conversation."""
@@ -124,31 +160,50 @@ class DeliveryAttempt:
         try:
             found: Record | None = await retry_while_unavailable(self._bus, find, self._owner.worker)
             return None if found is None or found.erased else OutgoingMessage.of(found.payload)
-        except (MalformedRecord, TypeError) as error:
+        except (MalformedRecord, TypeError, ValueError, LookupError, AttributeError) as error:
+            # A record of another program, or of a newer release.
             reason = f"cannot read message {item_id!r} in the outbox of {self.connector_id!r}: {error}"
-            raise UnreadableMail(self._mail, reason[:REASON_MAX_CHARS]) from error
+            raise UnreadableMail(self._mail, mask_secrets(reason)[:REASON_MAX_CHARS]) from error
 
     async def send(self, message: OutgoingMessage, connector: Connector) -> bool:
         """Send the message and record the result."""
         takes_key = connector.capabilities.takes_key
         try:
-            if not takes_key:
-                await self._begin(message)
             names = dict.fromkeys(attachment.sha256 for attachment in message.attachments)
             files = {name: await self._bus.acall(GetBlob(name)) for name in names}
-            receipt = await connector.send(message, files)
+            if not takes_key:  # last: an attempt that ends before this has certainly sent nothing
+                await self._begin(message)
+            receipt = await self._send(connector, message, files)
         except (NotTaken, OutcomeUnknown, TransientError, BlobMissing) as error:
             return await self._fail(message, error, takes_key)
         await self._settle(state_record(message.key, self.connector_id, "sent", receipt=receipt.id))
         return False
 
+    async def _send(
+        self, connector: Connector, message: OutgoingMessage, files: Mapping[str, bytes]
+    ) -> DeliveryReceipt:
+        """Call the connector. An error that it must not raise leaves open whether the message has arrived."""
+        try:
+            return await connector.send(message, files)
+        except (NotTaken, OutcomeUnknown, TransientError):
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            raise_if_cancelled(error)
+            failure = Failure.of(error, "the connector failed", message.key, self._lane.attempt)
+            facts = {"connector": self.connector_id, "message_id": message.key, "failure_id": failure.id}
+            log_error("a connector failed", error, **facts)
+            raise OutcomeUnknown(failure.text) from error
+
     async def _fail(self, message: OutgoingMessage, error: Exception, takes_key: bool) -> bool:
         """Record a failed attempt, and either retry later or settle the message and report to its conversation."""
-        decision = after_failed_delivery(error, self._lane.attempt, takes_key, self._chance())
+        since_ms = await self._failing_since_ms()
+        elapsed_s = (self._lane.clock_ms - since_ms) / 1000
+        decision = after_failed_delivery(error, self._lane.attempt, elapsed_s, takes_key, self._retry, self._chance())
         if isinstance(decision, RetryDelivery):
             unknown = True if isinstance(error, OutcomeUnknown) else None
-            reason = str(error)[:REASON_MAX_CHARS]
-            note = state_record(message.key, self.connector_id, "failed", reason=reason, unknown=unknown)
+            reason = mask_secrets(str(error))[:REASON_MAX_CHARS]
+            facts = {"reason": reason, "unknown": unknown, "since_ms": since_ms}
+            note = state_record(message.key, self.connector_id, "failed", **facts)
             failed = NewRecord(note.topic, note.payload, id=self._note_id("failed"))
             await self._write(Later(owner=self._owner, delay_s=decision.delay_s, records=(failed,)))
             return True
@@ -193,6 +248,14 @@ class DeliveryAttempt:
             if failed is not None and failed.payload.get("unknown"):
                 return True
         return False
+
+    async def _failing_since_ms(self) -> int:
+        """Return when the first attempt failed, by the log clock. Attempts whose relays died have recorded nothing."""
+        for before in range(self._lane.attempt - 1, 0, -1):
+            failed = await self._find_note("failed", before)
+            if failed is not None:
+                return int(failed.payload.get("since_ms", self._lane.clock_ms))  # absent in records of 0.2
+        return self._lane.clock_ms
 
     async def _find_note(self, event: str, attempt: int) -> Record | None:
         find = Find(outbox_topic(self.connector_id), self._note_id(event, attempt))

@@ -65,7 +65,7 @@ class Connector(Protocol):
     `send` ends within its own time limit and raises nothing but:
     - `NotTaken`: nothing arrived, and the receiver will never accept this message;
     - `TransientError`: nothing arrived, and the message may be tried again;
-    - `OutcomeUnknown`: the message may have arrived.
+    - `OutcomeUnknown`: the message may have arrived. Any other error counts as this one.
     If `capabilities.takes_key` is true, the receiver recognises `OutgoingMessage.key`, so sending a message a second
     time does no harm.
     """

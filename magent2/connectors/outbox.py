@@ -7,22 +7,26 @@ destination and give each destination to one relay at a time.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, Trim
 from magent2.bus.records import ID_MAX_CHARS, NewRecord, Record
-from magent2.bus.retention import forget_records
+from magent2.bus.retention import forget_records, trim_steps
 from magent2.connectors.interface import OutgoingMessage
 from magent2.directory.connectors import ConnectorRegistration, find_connector, parse_connector
 from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
 from magent2.mail.addressing import relay_job
 from magent2.models.address import chat_topic, outbox_topic, relay_agent
 
+log = logging.getLogger(__name__)
+
 OutboxState: TypeAlias = Literal["waiting", "begun", "sent", "dead", "unknown", "dropped"]
 OutboxEvent: TypeAlias = Literal["begun", "failed", "sent", "dead", "unknown", "retried", "dropped"]
+OUTBOX_EVENTS = frozenset(get_args(OutboxEvent))
 OPEN_STATES: tuple[OutboxState, ...] = ("dead", "unknown")  # a person decides what happens next
 DONE_STATES: tuple[OutboxState, ...] = ("sent", "dropped")  # nothing happens any more
 
@@ -69,23 +73,32 @@ def queue_records(message: OutgoingMessage, connector: ConnectorRegistration) ->
     return body, relay_job(connector.id, destination_of(connector, message.target), message.key)
 
 
-def state_record(item_id: str, connector: str, event: OutboxEvent, **facts: str | bool | None) -> NewRecord:
+def state_record(item_id: str, connector: str, event: OutboxEvent, **facts: str | bool | int | None) -> NewRecord:
     """Return the record that says what became of a message. Facts that are `None` are left out."""
     given = {name: value for name, value in facts.items() if value is not None}
     return NewRecord(outbox_topic(connector), {"event": event, "of": item_id, **given})
 
 
 def fold_outbox(records: Iterable[Record]) -> dict[str, OutboxItem]:
-    """Return the messages of an outbox by id, oldest first, without those of deleted conversations."""
+    """Return the messages of an outbox by id, oldest first, without those of deleted conversations.
+
+    A message that cannot be read is left out: the relay moves its job to the dead letters. An event that a newer
+    release has added changes no state.
+    """
     items: dict[str, OutboxItem] = {}
     for record in records:
         if record.erased:
             continue
         facts = record.payload
-        if facts["event"] == "queued":
-            message = OutgoingMessage.of(facts)
+        if facts.get("event") == "queued":
+            try:
+                message = OutgoingMessage.of(facts)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                where = {"topic": record.topic, "seq": record.seq, "error": str(error)}
+                log.warning("a message in an outbox cannot be read", extra=where)
+                continue
             items[record.id] = OutboxItem(record.seq, message, at_ms=record.at_ms, state_seq=record.seq)
-        elif facts["of"] in items:
+        elif facts.get("of") in items and facts.get("event") in OUTBOX_EVENTS:
             items[facts["of"]] = _with_state(items[facts["of"]], record)
     return items
 
@@ -196,13 +209,13 @@ class OutboxIndex:
         facts = record.payload
         if record.erased:
             self.lines.append(OutboxLine(record.seq, None))
-        elif facts["event"] == "queued":
+        elif facts.get("event") in OUTBOX_EVENTS and isinstance(item := facts.get("of"), str):
+            self.lines.append(OutboxLine(record.seq, item))
+            if item in self.done_ms:
+                self.done_ms[item] = record.at_ms if facts["event"] in DONE_STATES else None
+        else:  # a message; also a record that this release does not know, which stays as a message does
             self.lines.append(OutboxLine(record.seq, record.id))
             self.done_ms[record.id] = None
-        else:
-            self.lines.append(OutboxLine(record.seq, facts["of"]))
-            if facts["of"] in self.done_ms:
-                self.done_ms[facts["of"]] = record.at_ms if facts["event"] in DONE_STATES else None
 
 
 def old_items(done_ms: dict[str, int | None], now_ms: int, kept_s: float, kept_max: int) -> frozenset[str]:
@@ -243,8 +256,10 @@ async def trim_outbox(
     old = old_items(index.done_ms, now_ms, kept_s, kept_max)
     through, erased = plan_trim(index, old)
     if through:
-        await log.run(Trim(topic, through=through))
+        async for _ in trim_steps(log, Trim(topic, through=through)):
+            pass
     await forget_records(log, topic, erased)
     # Relay jobs go by their age. Trim never removes mail that waits in a lane.
-    await log.run(Trim(chat_topic(relay_agent(connector)), max_age_s=kept_s))
+    async for _ in trim_steps(log, Trim(chat_topic(relay_agent(connector)), max_age_s=kept_s)):
+        pass
     return len(old)

@@ -12,12 +12,13 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from magent2.background import keep_running, log_error
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
-from magent2.bus.operations import AGENTS_PER_WORKER_MAX
+from magent2.bus.operations import AGENTS_PER_WORKER_MAX, Settle
 from magent2.bus.records import ClaimedLane
 from magent2.bus.retry import retry_call
 from magent2.bus.watch import Watch
@@ -26,8 +27,9 @@ from magent2.connectors.delivery_attempt import DeliveryAttempt
 from magent2.connectors.interface import Connector
 from magent2.connectors.outbox import trim_outbox
 from magent2.directory.connectors import CONNECTOR_LIST_TOPIC, ConnectorRegistration, list_connector_ids
-from magent2.errors import Magent2Error, MalformedRecord
+from magent2.failures import Failure
 from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneLoop
+from magent2.mail.retry_policy import DELIVERY_RETRY, RetryPolicy
 from magent2.models.address import chat_topic, relay_agent
 
 log = logging.getLogger(__name__)
@@ -56,12 +58,14 @@ class Relay(LaneHandler[DeliveryAttempt]):
         worker: str | None = None,
         chance: Callable[[], float] = random.random,
         now_s: Callable[[], float] = time.time,
+        retry: RetryPolicy = DELIVERY_RETRY,
     ) -> None:
         self.worker = worker or f"relay-{uuid.uuid4().hex[:12]}"
         self._bus = bus
         self._make = make
         self._chance = chance
         self._now_s = now_s
+        self._retry = retry
         self._agents: tuple[str, ...] = ()
         self._connectors: dict[str, tuple[ConnectorRegistration, Connector]] = {}
         self._lane_loop = LaneLoop(
@@ -73,8 +77,11 @@ class Relay(LaneHandler[DeliveryAttempt]):
         try:
             await self._lane_loop.run()
         finally:
-            for _, connector in self._connectors.values():
-                await connector.aclose()
+            for registration, connector in self._connectors.values():
+                try:
+                    await connector.aclose()
+                except Exception as error:  # noqa: BLE001  the others are closed all the same
+                    log_error("a connector cannot be closed", error, connector=registration.id)
 
     def drain(self) -> None:
         """Claim nothing more. `run` ends when the deliveries in progress have ended, or are cancelled after 20 s."""
@@ -101,10 +108,13 @@ class Relay(LaneHandler[DeliveryAttempt]):
     # --- deliveries
 
     def create_work(self, lane: ClaimedLane) -> DeliveryAttempt:
-        return DeliveryAttempt(self._bus, lane, self._connector, self._chance)
+        return DeliveryAttempt(self._bus, lane, self._connector, self._chance, self._retry)
 
     async def work_on(self, work: DeliveryAttempt) -> bool:
         return await work.work()
+
+    def burials(self, lane: ClaimedLane, work: DeliveryAttempt | None, failure: Failure) -> Iterable[Settle]:
+        return super().burials(lane, work, failure) if work is None else work.burials(failure)
 
     def _connector(self, registration: ConnectorRegistration) -> Connector:
         """Return the connector of a registration. It is created once, and again when the registration changes."""
@@ -116,21 +126,20 @@ class Relay(LaneHandler[DeliveryAttempt]):
     # --- retention
 
     def background(self) -> Sequence[BackgroundWork]:
-        return [self._trim_outboxes()]
+        return [keep_running(f"{self.worker} outbox retention", self._trim_outboxes)]
 
     async def _trim_outboxes(self) -> None:
         """Remove old deliveries from all outboxes. Every relay does this: it costs little, and may be repeated."""
-        while True:
-            for name in await retry_call(lambda: list_connector_ids(Log(self._bus)), self.worker):
-                await self._trim_outbox(name)
-            await asyncio.sleep(TRIM_S)
+        for name in await retry_call(lambda: list_connector_ids(Log(self._bus)), self.worker):
+            await self._trim_outbox(name)
+        await asyncio.sleep(TRIM_S)
 
     async def _trim_outbox(self, connector: str) -> None:
         now_ms = round(self._now_s() * 1000)
         try:
             removed = await retry_call(lambda: trim_outbox(Log(self._bus), connector, now_ms), self.worker)
-        except MalformedRecord as error:  # messages are sent all the same
-            log.warning("an outbox cannot be trimmed", extra={"connector": connector, "error": str(error)})
+        except Exception as error:  # noqa: BLE001  messages are sent all the same, and other outboxes are trimmed
+            log_error("an outbox cannot be trimmed", error, connector=connector)
         else:
             log.info("an outbox was trimmed", extra={"connector": connector, "messages": removed})
 
@@ -142,8 +151,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
 async def running_relay(bus: Engine, make: Callable[[Engine], Relay] = Relay) -> AsyncIterator[None]:
     """Run a relay inside the block. On the way out, give its deliveries some time to finish."""
     supervisor = _RelaySupervisor(bus, make)
-    task = asyncio.create_task(supervisor.run())
-    task.add_done_callback(_log_failure)
+    task = asyncio.create_task(supervisor.run(), name="relay")
     try:
         yield
     finally:
@@ -151,11 +159,6 @@ async def running_relay(bus: Engine, make: Callable[[Engine], Relay] = Relay) ->
         await asyncio.wait([task], timeout=DRAIN_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("the relay has ended; restart this process to send messages again", exc_info=error)
 
 
 class _RelaySupervisor:
@@ -171,8 +174,8 @@ class _RelaySupervisor:
         while not self._draining.is_set():
             try:
                 await self._relay.run()
-            except Magent2Error as error:
-                log.exception("the relay has failed; it starts again soon", extra={"error": str(error)})
+            except Exception as error:  # noqa: BLE001  whatever it is, messages have to be sent again when it is over
+                log_error("the relay has failed; it starts again soon", error, restart_in_s=RESTART_S)
                 await self._pause()
                 self._relay = self._make(self._bus)
 

@@ -9,11 +9,13 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
@@ -23,6 +25,8 @@ import orjson
 from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
 from magent2.directory.connectors import Capabilities
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
+from magent2.fair_share import FairThreads
+from magent2.settings import tls_verification
 
 # --- The SSRF guard
 #
@@ -32,9 +36,53 @@ from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientErr
 
 URL_MAX_CHARS = 2000
 RESOLVE_MAX_S = 5.0
+RESOLVE_THREADS_MAX = 4  # of one webhook
 
-# IPv6 networks whose addresses contain an IPv4 address in the last 32 bits. That address decides.
-_EMBEDS_IPV4 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
+# IPv6 networks whose addresses contain an IPv4 address in the last 32 bits. That address decides: a name server of a
+# network without IPv4 returns such addresses (NAT64) for public receivers.
+_EMBEDS_IPV4 = (IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96"))
+
+# The blocks of the IANA special-purpose registries of IPv4 and IPv6 (as of October 2025), and multicast. No receiver of
+# webhooks has an address in one of them, so those that the registries call globally reachable are refused too: they are
+# answered by a service of the local network. `ipaddress` is not asked: its tables differ between releases of Python.
+_IPV4_SPECIAL = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",  # this network
+            "10.0.0.0/8",  # private use
+            "100.64.0.0/10",  # shared address space of providers
+            "127.0.0.0/8",  # loopback
+            "169.254.0.0/16",  # link-local, with the metadata services of clouds
+            "172.16.0.0/12",  # private use
+            "192.0.0.0/24",  # IETF protocol assignments, with metadata services of clouds
+            "192.0.2.0/24",  # documentation
+            "192.31.196.0/24",  # AS112
+            "192.52.193.0/24",  # AMT
+            "192.88.99.0/24",  # 6to4 relays
+            "192.168.0.0/16",  # private use
+            "192.175.48.0/24",  # AS112
+            "198.18.0.0/15",  # benchmarks
+            "198.51.100.0/24",  # documentation
+            "203.0.113.0/24",  # documentation
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+_IPV6_GLOBAL = IPv6Network("2000::/3")  # everything else is loopback, private, reserved, multicast or translated
+_IPV6_SPECIAL = tuple(
+    map(
+        IPv6Network,
+        (
+            "2001::/23",  # IETF protocol assignments: Teredo, benchmarks, AMT, AS112, ORCHID, DRIP
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4, which contains an IPv4 address
+            "2620:4f:8000::/48",  # AS112
+            "3fff::/20",  # documentation
+        ),
+    )
+)
 
 
 class Resolver(Protocol):
@@ -99,17 +147,11 @@ def _check_parts(parts: SplitResult, host: str, private: bool) -> None:
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Return whether an address is on the public internet. An IPv4 address inside an IPv6 address decides for it."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address.teredo is not None:
-            return False
-        if inner is None and any(address in network for network in _EMBEDS_IPV4):
-            inner = IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-        if address.is_site_local:
-            return False
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    if isinstance(address, IPv6Address) and any(address in network for network in _EMBEDS_IPV4):
+        address = IPv4Address(int(address) & 0xFFFFFFFF)
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _IPV4_SPECIAL)
+    return address in _IPV6_GLOBAL and not any(address in network for network in _IPV6_SPECIAL)
 
 
 async def allowed_addresses(target: WebhookTarget, resolve: Resolver) -> list[str]:
@@ -127,14 +169,23 @@ async def allowed_addresses(target: WebhookTarget, resolve: Resolver) -> list[st
     return found
 
 
-async def resolve_name(host: str, port: int) -> list[str]:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(RESOLVE_MAX_S):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, TimeoutError, UnicodeError) as error:
-        raise TransientError(f"cannot resolve {host!r}: {error}") from error
-    return list(dict.fromkeys(str(item[4][0]) for item in found))
+class NameResolver:
+    """Resolves names with the system's resolver, on threads of its own.
+
+    A name server that does not answer occupies a thread for longer than `RESOLVE_MAX_S`. Each webhook has a resolver,
+    so that it delays the deliveries of that webhook only.
+    """
+
+    def __init__(self) -> None:
+        self._threads = FairThreads(RESOLVE_THREADS_MAX, name="magent2-resolve")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        try:
+            async with asyncio.timeout(RESOLVE_MAX_S):
+                found = await self._threads.run(None, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError, UnicodeError) as error:
+            raise TransientError(f"cannot resolve {host!r}: {error}") from error
+        return list(dict.fromkeys(str(item[4][0]) for item in found))
 
 
 def _check_address(text: str, private: bool) -> None:
@@ -158,10 +209,16 @@ SEND_MAX_S = 15.0
 ANSWER_MAX_BYTES = 64 << 10
 BODY_MAX_BYTES = 24 << 20  # a message with its files, in base64
 SECRET_MIN_CHARS = 16
+# Only variables with this prefix can be named. Otherwise an administrator of the API could have requests signed with
+# any variable of the worker, and the receiver could try out guesses of a short one.
+SECRET_ENV_PREFIX = "MAGENT2_SECRET_"  # noqa: S105  # pragma: allowlist secret
+WEBHOOK_SETTINGS = ("url", "secret", "secret_env", "allow_private", "takes_key")
 RECEIPT_MAX_CHARS = 200
 
 KEY, TIMESTAMP, SIGNATURE = "Idempotency-Key", "X-Magent2-Timestamp", "X-Magent2-Signature"
 VERSION = "v1"
+
+_SECRET_ENV = re.compile(rf"{SECRET_ENV_PREFIX}[A-Z0-9_]{{1,100}}")
 
 TRY_LATER = (408, 425, 429, 503)  # the receiver did not accept the message, and may accept it later
 
@@ -176,15 +233,27 @@ def signature(secret: str, timestamp: str, key: str, body: bytes) -> str:
 
 
 def check_webhook(config: Mapping[str, object]) -> WebhookTarget:
-    """Check the configuration of a webhook, and return its target. Raises `SettingsError`."""
-    unknown = set(config) - {"url", "secret", "allow_private", "takes_key"}
+    """Check the configuration of a webhook, and return its target. Raises `SettingsError`.
+
+    `secret_env` is checked for its form only: the variable has to be set where the relay runs, not here.
+    """
+    unknown = set(config) - set(WEBHOOK_SETTINGS)
     if unknown:
         raise SettingsError(
-            f"unknown webhook settings: {', '.join(sorted(unknown))}; known: url, secret, allow_private, takes_key"
+            f"unknown webhook settings: {', '.join(sorted(unknown))}; known: {', '.join(WEBHOOK_SETTINGS)}"
         )
-    secret = config.get("secret")
-    if not isinstance(secret, str) or len(secret) < SECRET_MIN_CHARS:
-        raise SettingsError(f"a webhook needs a secret of at least {SECRET_MIN_CHARS} characters")
+    secret, variable = config.get("secret"), config.get("secret_env")
+    if (secret is None) == (variable is None):
+        raise SettingsError("a webhook needs one of secret and secret_env; give one of them")
+    if variable is not None and not (isinstance(variable, str) and _SECRET_ENV.fullmatch(variable)):
+        raise SettingsError(
+            f"secret_env names an environment variable that begins with {SECRET_ENV_PREFIX}, such as"
+            f" {SECRET_ENV_PREFIX}HOOK"
+        )
+    if secret is not None and (not isinstance(secret, str) or len(secret) < SECRET_MIN_CHARS):
+        raise SettingsError(
+            f"the secret of a webhook has at least {SECRET_MIN_CHARS} characters; make one with 'openssl rand -hex 32'"
+        )
     url = config.get("url")
     if not isinstance(url, str):
         raise SettingsError("a webhook needs a url")
@@ -199,14 +268,21 @@ class WebhookConnector:
     """Sends messages to one URL. It follows no redirects and reads only short responses."""
 
     def __init__(
-        self, config: Mapping[str, object], *, resolve: Resolver = resolve_name, clock: Callable[[], float] = time.time
+        self,
+        config: Mapping[str, object],
+        *,
+        resolve: Resolver | None = None,
+        clock: Callable[[], float] = time.time,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._target = check_webhook(config)
-        self._secret = str(config["secret"])
-        self._resolve = resolve
+        self._config = config
+        self._environ = environ
+        self._resolve = resolve or NameResolver()
         self._clock = clock
         self.capabilities = webhook_capabilities(config)
-        self._http = httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=SEND_MAX_S)
+        verify = tls_verification()
+        self._http = httpx2.AsyncClient(verify=verify, trust_env=False, follow_redirects=False, timeout=SEND_MAX_S)
 
     async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         body = body_of(message, files)
@@ -218,7 +294,8 @@ class WebhookConnector:
             async with asyncio.timeout(SEND_MAX_S):
                 return await self._post(addresses[0], headers, body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise TransientError(f"cannot connect to {self._target.host}: {type(error).__name__}") from error
+            reason = str(error) or type(error).__name__
+            raise TransientError(f"cannot connect to {self._target.host}: {reason}") from error
         except (httpx2.HTTPError, TimeoutError) as error:
             reason = f"the connection to {self._target.host} failed before it responded: {type(error).__name__}"
             raise OutcomeUnknown(reason) from error
@@ -235,8 +312,21 @@ class WebhookConnector:
             "Connection": "close",
             KEY: key,
             TIMESTAMP: timestamp,
-            SIGNATURE: signature(self._secret, timestamp, key, body),
+            SIGNATURE: signature(self._secret(), timestamp, key, body),
         }
+
+    def _secret(self) -> str:
+        """The secret. A missing variable is an error of this process: another relay may have it, so nothing is lost."""
+        name = self._config.get("secret_env")
+        if name is None:
+            return str(self._config["secret"])
+        secret = self._environ.get(str(name), "").strip()
+        if len(secret) < SECRET_MIN_CHARS:
+            raise TransientError(
+                f"the variable {name} of the worker has no secret of at least {SECRET_MIN_CHARS} characters; set it and"
+                " restart the worker"
+            )
+        return secret
 
     async def _post(self, address: str, headers: Mapping[str, str], body: bytes) -> DeliveryReceipt:
         extensions = {"sni_hostname": self._target.host}  # the certificate is checked for this name too

@@ -25,6 +25,7 @@ class _SharedState:
     bus: MessageBus
     conversation_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     used_ids: set[str] = field(default_factory=lambda: {MAIN})  # ids of finished agents included
+    entered_ids: set[str] = field(default_factory=set)  # ids of agents whose context is entered
     main_left: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -42,8 +43,8 @@ class AgentContext:
     """One agent of a run: its id, its environment `env` (passed through unchanged) and its messages.
 
     The first context of a run is `main`. It creates the contexts of its subagents, which share its bus. An agent
-    receives messages from entering its context until leaving it. After main has left, the bus keeps only the messages
-    that a remaining subagent can still read.
+    receives messages from entering its context until leaving it. When main leaves, the bus is cleared: it keeps only
+    subagents whose context is still entered, and the messages that they can still read.
     """
 
     def __init__(self, env: Any = None, *, maxlen: int = MAXLEN) -> None:
@@ -106,7 +107,10 @@ class AgentContext:
                 f"the context of {self.agent_id!r} is already entered; create another context for another agent"
             )
         self._entered = True
-        self._shared.main_left = self._shared.main_left and self.agent_id != MAIN
+        shared = self._shared
+        with shared.lock:
+            shared.entered_ids.add(self.agent_id)
+            shared.main_left = shared.main_left and self.agent_id != MAIN
         self.subscribe()
         return self
 
@@ -116,6 +120,9 @@ class AgentContext:
         self._entered = False
         self._returned, self._reported_lag = [], 0
         self.message_bus.unsubscribe(self.agent_id)
-        self._shared.main_left = self._shared.main_left or self.agent_id == MAIN
-        if self._shared.main_left:
-            self.message_bus.sweep()
+        shared = self._shared
+        with shared.lock:
+            shared.entered_ids.discard(self.agent_id)
+            shared.main_left = shared.main_left or self.agent_id == MAIN
+            if shared.main_left:
+                self.message_bus.sweep(keep=shared.entered_ids)

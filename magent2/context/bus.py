@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -109,8 +110,12 @@ class MessageBus:
     def send(self, message: BusMessage) -> BusMessage:
         """Store the message and return it; return the stored message if one with the same id is on the bus.
 
-        Raises `TemplateRefused` for a template that cannot be rendered.
+        Raises `TemplateRefused` for a new message whose template cannot be rendered.
         """
+        with self._lock:
+            known = self._by_id.get(message.id)
+        if known is not None:  # ignored, whatever else it brings: also a template that would be refused
+            return known
         if message.template is not None:
             from magent2.context.templates import check_template
 
@@ -157,13 +162,16 @@ class MessageBus:
 
     def clear(self) -> None:
         """Remove all messages and subscribers."""
-        with self._lock:
-            self._subscribers.clear()
-            self._sweep()
+        self.sweep(keep=())
 
-    def sweep(self) -> None:
-        """Remove the messages that every subscriber has read or cannot receive."""
+    def sweep(self, keep: Collection[str] | None = None) -> None:
+        """Remove the messages that every subscriber has read or cannot receive.
+
+        With `keep`, all other subscribers are removed first, and the messages that only they could read with them.
+        """
         with self._lock:
+            if keep is not None:
+                self._subscribers = {name: found for name, found in self._subscribers.items() if name in keep}
             self._sweep()
 
     def _subscribe(self, agent_id: str) -> None:

@@ -10,6 +10,8 @@ cannot grow beyond a constant factor of their input are compiled.
 | the message's fields: id, content, source, target, timestamp | `{{ content }}` |
 | `if`, `elif`, `else`, also inline, with `and or not == != in` | `{% if source == "user" %}…{% endif %}` |
 | filters: capitalize, default, length, lower, trim, truncate, upper | `{{ content \\| truncate(80) }}` |
+
+As in Jinja2, the last newline of a template is not part of its output.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def _compiled(source: str) -> Template:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    environment = ImmutableSandboxedEnvironment(keep_trailing_newline=True, finalize=_empty_for_none, cache_size=0)
+    environment = ImmutableSandboxedEnvironment(finalize=_empty_for_none, cache_size=0)
     environment.filters = {name: environment.filters[name] for name in FILTERS}
     environment.tests = {}
     environment.globals = {}

@@ -9,15 +9,22 @@ from dataclasses import dataclass, field, replace
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, LastSeqIs
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import PAGE, EntityKind, EntitySnapshot, change_entity, find_entity, list_entities
+from magent2.directory.entity import (
+    KEY_BYTES,
+    PAGE,
+    EntityKind,
+    EntitySnapshot,
+    change_entity,
+    find_entity,
+    list_entities,
+)
 from magent2.directory.users import WEB
-from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
+from magent2.errors import ConditionFailed, InvalidInput, MalformedRecord, NameTaken, UnknownEntity
 from magent2.mail.registration import registration_append
 from magent2.models.address import entity_topic, relay_agent
 from magent2.models.json_types import JsonMapping
 
 CONNECTOR_MAX_CHARS = 64
-KEY_BYTES = 16
 
 CONNECTOR_LIST_TOPIC = entity_topic("connectors", "all")  # one record per connector; relays watch it
 
@@ -113,12 +120,17 @@ async def list_connectors(log: Log) -> list[ConnectorRegistration]:
 
 
 async def list_connector_ids(log: Log) -> list[str]:
-    """Return the ids of all connectors that were ever registered."""
+    """Return the ids of all connectors that were ever registered. Records that do not name one are skipped."""
     names: list[str] = []
     after = OLDEST
     while True:
-        page = await log.read(CONNECTOR_LIST_TOPIC, after, PAGE)
-        names += [record.payload["connector"] for record in page.records]
+        try:
+            page = await log.read(CONNECTOR_LIST_TOPIC, after, PAGE)
+        except MalformedRecord as error:
+            after = error.seq
+            continue
+        found = (record.payload.get("connector") for record in page.records)
+        names += [name for name in found if isinstance(name, str)]
         if not page.records or page.records[-1].seq >= page.last:
             return names
         after = page.records[-1].seq

@@ -18,6 +18,8 @@ from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEnti
 from magent2.models.address import check_name, entity_topic
 
 PAGE = 500
+IDS_PAGE = 2000  # a page of ids costs as much as all ids with the prefix: few large pages
+KEY_BYTES = 16  # of the key that makes the names of an entity's lanes or conversations hard to guess
 
 E = TypeVar("E")
 
@@ -135,7 +137,7 @@ async def list_entity_ids(log: Log, kind: EntityKind[E], prefix: str = "") -> li
     before: tuple[int, str] | None = None
     names: list[str] = []
     while True:
-        page = await log.topics(start + prefix, before=before, limit=PAGE)
+        page = await log.topics(start + prefix, before=before, limit=IDS_PAGE)
         names += [info.topic.removeprefix(start) for info in page.topics]
         before = page.next
         if before is None:

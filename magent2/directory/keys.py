@@ -1,6 +1,8 @@
 """API keys: credentials for a gateway, and the principal that each stands for.
 
 Only the sha256 of the secret is on the log. The secret has 32 random bytes, so a slow hash would add no security.
+The token in a gateway's token file is registered as a key with the scope `admin`, so that every gateway of the log
+accepts it. Its id is made of the token, because the text of a token names no key.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ from datetime import UTC, datetime
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import EntityKind, change_entity, create_entity, list_entities
+from magent2.directory.entity import (
+    EntityKind,
+    change_entity,
+    change_or_create_entity,
+    create_entity,
+    list_entities,
+    look_up_entity,
+)
 from magent2.errors import InvalidInput
 from magent2.models.address import check_name
 from magent2.models.principal import ADMIN, ADMIN_SCOPE, Principal
+from magent2.token import is_token
 
 KEY_PREFIX = "mk"
 ID_BYTES = 6
@@ -77,6 +87,17 @@ def split_key(text: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found is not None else None
 
 
+def split_credential(text: str) -> tuple[str, str] | None:
+    """Return the id of the key that a credential stands for, and its secret. A credential is a key or a token."""
+    parts = split_key(text)
+    return parts if parts is not None or not is_token(text) else (token_key_id(text), text)
+
+
+def token_key_id(token: str) -> str:
+    """Return the id under which a token is registered. It tells nothing about the stored hash of the token."""
+    return hashlib.sha256(b"key id of " + token.encode()).hexdigest()[: 2 * ID_BYTES]
+
+
 def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     """Validate scopes: `admin`, `user:{name}`, or both."""
     chosen = tuple(dict.fromkeys(scopes))
@@ -106,6 +127,25 @@ async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewApi
 async def revoke_key(log: Log, entity: str) -> ApiKey:
     """Revoke a key. Gateways that have cached it are notified."""
     return await change_entity(log, KEYS, entity, lambda key: {"event": "revoked"} if key.revoked_ms is None else None)
+
+
+async def register_token(log: Log, token: str, label: str) -> ApiKey:
+    """Make every gateway of the log accept a token. A token that is registered already stays as it is, also revoked."""
+    facts = {"event": "created", "sha256": digest_of(token), "scopes": [ADMIN_SCOPE], "label": label[:LABEL_MAX_CHARS]}
+    return await change_or_create_entity(log, KEYS, token_key_id(token), lambda known: facts if known is None else None)
+
+
+async def find_token(log: Log, token: str) -> ApiKey | None:
+    """Return the key as which a token is registered."""
+    found = await look_up_entity(log, KEYS, token_key_id(token))
+    return None if found is None else found.state
+
+
+async def replace_token(log: Log, old: str | None, new: str, label: str) -> None:
+    """Register a token and revoke the one that it replaces."""
+    await register_token(log, new, label)
+    if old is not None and old != new and await find_token(log, old) is not None:
+        await revoke_key(log, token_key_id(old))
 
 
 async def list_keys(log: Log) -> list[ApiKey]:

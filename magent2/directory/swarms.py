@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.directory.entity import (
+    KEY_BYTES,
     EntityChange,
     EntityKind,
     EntitySnapshot,
@@ -27,7 +28,6 @@ from magent2.directory.users import check_user_id, parse_nametag, reserve_nameta
 from magent2.errors import InvalidInput, NotAContact, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
 
-KEY_BYTES = 16
 GUESTS_MAX = 1000
 
 # Fields of the head of a conversation that a swarm has with a contact

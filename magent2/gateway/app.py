@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi import FastAPI
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,11 +20,12 @@ from magent2.gateway.instrumentation import MetricsMiddleware, RequestSpans, wit
 from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits.queue_depth import QueueLimit
 from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
+from magent2.gateway.paths import keep_encoded_slashes
 from magent2.gateway.proxy import ProxySettings, route_path
 from magent2.gateway.reply_waiter import ReplyWaiter
 from magent2.gateway.routes import all_routes
 from magent2.gateway.routes.send import SEND_PATH, SendEndpoint
-from magent2.gateway.services import Services, UnknownPresence, WorkerPresence
+from magent2.gateway.services import Services, UnknownPresence, WorkerPresence, WriteProbe
 from magent2.gateway.streaming.open_streams import OpenStreams
 from magent2.gateway.streaming.session_list import LiveSessionLists
 from magent2.models.json_types import JsonObject
@@ -34,7 +36,14 @@ from magent2.telemetry import Metrics
 from magent2.telemetry.observation import DeliveryObserver
 from magent2.telemetry.tracing import NO_TRACER, Tracer
 
-HISTORY_RECORDS_MAX = 20_000  # records of histories that one gateway caches
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig  # not there in older releases, which ignore the option
+
+HISTORY_CACHE_MAX_BYTES = 32 << 20  # of all histories that one gateway caches
+
+# FastAPI instruments itself as soon as the process has a provider of OpenTelemetry. Its spans would double ours, probes
+# included, and its log records would contain the messages of errors, which may quote people.
+NO_FASTAPI_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 
 
 class GatewayApp(FastAPI):
@@ -54,6 +63,7 @@ class GatewayApp(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             self.proxy.apply(scope)
+            keep_encoded_slashes(scope)
         if scope.get("method") == "POST" and self.send_endpoint is not None and route_path(scope) == SEND_PATH:
             await self.send_endpoint(scope, receive, send)
         elif self.proxy.root_path and scope.get("path") == self.proxy.root_path:
@@ -83,7 +93,9 @@ def create_app(
     Without `proxy`, forwarding headers are ignored.
     """
     access, limits, metrics = access or Access(), limits or GatewayLimits(), metrics or Metrics()
-    app = GatewayApp(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = GatewayApp(
+        title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_FASTAPI_TELEMETRY
+    )
     deliveries = DeliveryObserver(metrics.delivered, tracer)
     services = _services(bus, access, limits, metrics, catalogue or Catalogue(registry), deliveries)
     keys = services.streams.keys if services.has_keys else None
@@ -91,7 +103,7 @@ def create_app(
     app.state.services = services
     # Not `include_router`: FastAPI would build each route again, which takes most of the start time.
     app.routes.extend(all_routes(services).routes)
-    problems.install(app)
+    problems.install(app, services.writes.note)
     app.add_middleware(AccessMiddleware, access=access, keys=keys, rates=services.rates)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     send_endpoint = AccessMiddleware(SendEndpoint(services), access, keys, services.rates)
@@ -99,6 +111,8 @@ def create_app(
     if tracer.enabled:
         app.add_middleware(RequestSpans, tracer=tracer)
         app.send_endpoint = RequestSpans(app.send_endpoint, tracer)
+    # As FastAPI does for all other routes: an unexpected error of the middleware is a problem document too.
+    app.send_endpoint = ServerErrorMiddleware(app.send_endpoint, problems.answer_unexpected_error)
     return app
 
 
@@ -133,10 +147,11 @@ def _services(
         sessions=sessions,
         streams=OpenStreams(engine, limits, access, metrics),
         presence=presence,
+        writes=WriteProbe(engine),
         limits=limits,
         metrics=metrics,
         catalogue=catalogue,
-        histories=HistoryCache(engine, HISTORY_RECORDS_MAX),
+        histories=HistoryCache(engine, HISTORY_CACHE_MAX_BYTES),
         replies=ReplyWaiter(engine),
         session_lists=LiveSessionLists(engine),
         rates=rates,

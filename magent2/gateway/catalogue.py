@@ -6,20 +6,31 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from magent2.errors import Magent2Error
 from magent2.models.api.team import BuiltinToolStatus
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster
-from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
+from magent2.tools.builtins import ROUTING_KINDS, BuiltinTools, ModelKind, kind_of_model
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import ToolRegistry
 
 RELOAD_CHECK_S = 1.0  # least time between two checks of the roster's files
-ROUTING_KINDS: frozenset[ModelKind] = frozenset({"openai", "compatible"})  # models that can be made to call a function
 
 log = logging.getLogger(__name__)
+
+
+class TeamNames(NamedTuple):
+    """Names of a roster: its agents, those that only route, and those that no new conversation may have.
+
+    The names of an agents file are reserved before its agents have ever been started.
+    """
+
+    agents: frozenset[str]
+    routing: frozenset[str]
+    reserved: frozenset[str]
 
 
 class Catalogue:
@@ -42,6 +53,8 @@ class Catalogue:
         self._folder = folder
         self._tools = standard_tools()
         self._tools_of: Roster | None = None  # the roster that `_tools` was built from
+        self._names: TeamNames | None = None
+        self._names_of: Roster | None = None
         self._next_check = 0.0
 
     @property
@@ -68,6 +81,16 @@ class Catalogue:
                 )
         return self._tools
 
+    @property
+    def names(self) -> TeamNames:
+        """The names of the current roster, computed once for each."""
+        roster = self.roster
+        if self._names is None or self._names_of is not roster:
+            agents = frozenset(roster.agent_names())
+            self._names = TeamNames(agents, roster.routing_agents(), agents if self.registry.files else frozenset())
+            self._names_of = roster
+        return self._names
+
     def agent(self, scenario_id: str | None, name: str) -> AgentSpec | None:
         """Return an agent of the session's scenario, else of the first scenario that has it."""
         roster = self.roster
@@ -77,10 +100,10 @@ class Catalogue:
                 return scenario.agents[name]
         return None
 
-    def tools_of(self, agent: AgentSpec) -> list[str]:
-        """Return the tools of an agent, without built-in tools that are disabled."""
-        enabled = {status.name for status in self.builtin_status() if status.enabled}
-        return [name for name in agent.tools if name not in BUILTINS or name in enabled]
+    def tools_of(self, agent: AgentSpec, model: str | None = None) -> list[str]:
+        """Return the tools that the model of an agent gets. `model` replaces the model of the agent."""
+        kind = kind_of_model(self.kind or "openai", model or agent.model)
+        return self.builtins.given(agent.tools, agent.approval, kind)
 
     @property
     def has_routing_model(self) -> bool:

@@ -1,7 +1,8 @@
 """Metrics, trace spans and the audit log of requests.
 
-The audit log has one line per request that may change something, and one per refused credential. The logger is
-`magent2.audit`: requests are logged at INFO, refused credentials at WARNING. Lines contain ids, never message text.
+The audit log has one line per request that may change something or is forbidden, and one per refused credential. The
+logger is `magent2.audit`: requests are logged at INFO, refused credentials at WARNING. Lines contain ids, never message
+text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magent2.directory.keys import split_key
-from magent2.gateway.access.auth import identity_of
+from magent2.gateway.access.auth import IDENTITY_KEY, identity_of
 from magent2.gateway.problems import PROBLEM_CODE
 from magent2.gateway.proxy import client_address, route_path
 from magent2.telemetry import Metrics
@@ -32,6 +33,8 @@ PATH_MAX_CHARS = 300
 AUDIT_IDS = "magent2.audit"  # scope key: ids for the audit line of the request
 UNAUDITED_METHODS = ("GET", "HEAD", "OPTIONS")
 AUDIT_VALUE_MAX_CHARS = 200
+FORBIDDEN = 403
+REFUSED_STATUSES = (FORBIDDEN, 429)  # of requests with a valid credential that did not reach a route
 
 Header: TypeAlias = tuple[bytes, bytes]
 
@@ -89,8 +92,10 @@ class MetricsMiddleware:
 
     def _record(self, scope: Scope, status: int, duration_s: float) -> None:
         route = route_template(scope)
-        if route is not None:  # without a route, nothing was changed
+        if route is not None:
             _log_request(scope, route, status)
+        elif status in REFUSED_STATUSES and IDENTITY_KEY in scope:  # refused before its route was found
+            _log_request(scope, route_path(scope)[:AUDIT_VALUE_MAX_CHARS], status)
         self._metrics.count_request(route or UNKNOWN_ROUTE, method_of(scope), status, duration_s)
         if PROBLEM_CODE in scope:
             self._metrics.count_refusal(scope[PROBLEM_CODE])
@@ -165,7 +170,8 @@ def add_audit_ids(scope: Scope, **ids: str | int | None) -> None:
 
 
 def _log_request(scope: Scope, route: str, status: int) -> None:
-    if scope["method"] in UNAUDITED_METHODS or not audit_log.isEnabledFor(logging.INFO):
+    is_read = scope["method"] in UNAUDITED_METHODS and status != FORBIDDEN
+    if is_read or not audit_log.isEnabledFor(logging.INFO):
         return
     identity = identity_of(scope)
     ids: dict[str, object] = {**scope.get("path_params", {}), **scope.get(AUDIT_IDS, {})}
@@ -179,6 +185,7 @@ def _log_request(scope: Scope, route: str, status: int) -> None:
             "admin": identity.principal.admin,
             "key": identity.key,
             "client": client_address(scope),
+            **({"problem": scope[PROBLEM_CODE]} if PROBLEM_CODE in scope else {}),
         },
     )
 

@@ -40,10 +40,12 @@ PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
     409: ("id_conflict", "the same id was used for another body; take another id"),
     410: ("conversation_deleted", "session 's-1' was deleted"),
     413: ("too_large", "a body takes at most 1114112 bytes"),
+    414: ("target_too_long", "path and query take at most 32768 bytes"),
     415: ("not_json", "send JSON, with the header 'Content-Type: application/json'"),
     421: ("foreign_host", "unknown Host header; allow it with --allowed-host"),
     422: ("bad_envelope", "the body cannot be used: session_id: Field required"),
     429: ("rate_limited", "too many requests of the kind 'send'; try again in 1 s"),
+    431: ("head_too_large", "the head of a request takes at most 65536 bytes and 100 headers"),
     501: ("needs_engine", "the bus behind this gateway has only 'publish' and 'read'; use an engine"),
     502: ("run_failed", "the run failed: the model did not answer"),
     503: ("bus_unavailable", "the bus does not answer; try again"),
@@ -51,16 +53,20 @@ PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
 }
 
 
+COMMON_ERRORS = (400, 408, 414, 421, 431)  # of the head of any request
+
+
 def envelope_body() -> JsonObject:
     """Return the request body of `POST /send`: an envelope whose `sender` may be omitted."""
     schema = MessageEnvelope.model_json_schema()
+    schema["title"] = "SendRequest"
     schema["required"].remove("sender")  # defaults to the caller's principal
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def problems(*statuses: int) -> dict[int | str, JsonObject]:
-    """Return the error responses of a route, and 421, which every route can answer."""
-    return {status: _problem_response(status) for status in sorted({*statuses, 421})}
+    """Return the error responses of a route, with those that every route can answer."""
+    return {status: _problem_response(status) for status in sorted({*statuses, *COMMON_ERRORS})}
 
 
 def _problem_response(status: int) -> JsonObject:
@@ -72,7 +78,7 @@ def _problem_response(status: int) -> JsonObject:
 
 
 def complete(document: JsonObject, is_open: Callable[[str], bool]) -> None:
-    """Add the schema of errors, which routes only refer to, and the credential that each route needs."""
+    """Add the schema of errors, the names of request bodies, and the credential that each route needs."""
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     schemas[ProblemDocument.__name__] = ProblemDocument.model_json_schema()
@@ -81,9 +87,19 @@ def complete(document: JsonObject, is_open: Callable[[str], bool]) -> None:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["security"] = [] if is_open(path) else [{BEARER: []}]
+            _name_body(operation, schemas)
     for schema in schemas.values():
         if "examples" in schema:
             schema["examples"] = [_with_nulls(schema, example, schemas) for example in schema["examples"]]
+
+
+def _name_body(operation: JsonObject, schemas: JsonObject) -> None:
+    """Move the schema of a request body to the components, under its title, so that generated clients name it."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        schema = content["schema"]
+        if "title" in schema:
+            content["schema"] = {"$ref": f"#/components/schemas/{schema['title']}"}
+            schemas[schema["title"]] = schema
 
 
 def _with_nulls(schema: JsonObject, value: object, schemas: JsonObject) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,10 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from magent2 import errors
 from magent2.bus.v1_adapter import EngineRequired
+from magent2.failures import Failure, log_failure, text_for_users
 from magent2.gateway.limits import RETRY_AFTER_S
 from magent2.gateway.streaming.sse import BadCursor, UnknownKind
 
@@ -56,6 +58,16 @@ class Problem(errors.Magent2Error):
         self.detail = detail
         self.headers = dict(headers or {})
         self.fields = dict(fields or {})
+        self.failure_id: str | None = None  # what the log names the failure, if its cause is hidden from the client
+
+    @classmethod
+    def failed(cls, status: int, code: str, what: str, error: BaseException) -> Problem:
+        """The problem of a failure that a client can only report: its text has a failure id, the log has the cause."""
+        failure = Failure.hidden(error, what)
+        headers = RETRY_HEADERS if status in (503, 507) else None
+        problem = cls(status, code, failure.text, headers)
+        problem.failure_id, problem.__cause__ = failure.id, error
+        return problem
 
     @classmethod
     def draining(cls) -> Problem:
@@ -88,6 +100,15 @@ class Problem(errors.Magent2Error):
     def too_many_of_yours(cls, limit: int) -> Problem:
         detail = f"your limit of {limit} open streams is reached; close one first"
         return cls(429, "too_many_streams", detail, RETRY_HEADERS)
+
+    @classmethod
+    def body_too_slow(cls, limit_s: float) -> Problem:
+        return cls(
+            408,
+            "body_too_slow",
+            f"the body did not arrive within {limit_s:g} s; send it again",
+            {"connection": "close"},
+        )
 
     def document(self, root: str = "") -> dict[str, object]:
         """Return the RFC 9457 document. `root` is the root path, which `type` begins with."""
@@ -139,21 +160,33 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
 )
 
 
+# What a client gets in place of an error whose text names paths and servers
+_HIDDEN = {
+    "bus_unavailable": "the bus does not answer; try again later",
+    "storage_full": "the storage is full; free some space",
+    "storage_unusable": "the storage cannot be used",
+}
+
+
 def problem_of(error: errors.Magent2Error) -> Problem:
     """Convert an error to the problem that the client gets."""
     if isinstance(error, Problem):
         return error
     for kind, status, code in _BY_ERROR:
         if isinstance(error, kind):
-            return Problem(status, code, str(error), RETRY_HEADERS if status in (429, 503, 507) else None)
-    return internal_error()
+            text = text_for_users(error)
+            if text is None:
+                return Problem.failed(status, code, _HIDDEN.get(code, "the request failed"), error)
+            return Problem(status, code, text, RETRY_HEADERS if status in (429, 503, 507) else None)
+    return internal_error(error)
 
 
 def logged_problem(error: errors.Magent2Error) -> Problem:
     """Convert an error, and log it if the client did not cause it."""
     problem = problem_of(error)
     if problem.status >= 500:
-        log.warning("request failed", extra={"code": problem.code, "error": str(error)})
+        facts = {"code": problem.code, "failure_id": problem.failure_id}
+        log_failure(log, logging.WARNING, "request failed", error, facts, with_traceback=False)
     return problem
 
 
@@ -171,37 +204,53 @@ def _invalid(code: str, subject: str, faults: Sequence[Mapping[str, Any]]) -> Pr
     return Problem(422, code, detail, fields={"errors": shown})
 
 
-def install(app: FastAPI) -> None:
-    """Make the application answer every error with a problem document."""
+def _allowed_methods(app: FastAPI, scope: Scope) -> str:
+    """Return the methods of all routes with the path of a request. Starlette names those of the first one only."""
+    found = (route for route in app.routes if route.matches({**scope, "method": ""})[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in found for method in getattr(route, "methods", None) or ()}))
+
+
+async def answer_unexpected_error(request: Request, error: Exception) -> Response:
+    return logged_problem(internal_error(error)).answer(request.scope)  # the server logs the traceback
+
+
+def install(app: FastAPI, note: Callable[[errors.Magent2Error], None]) -> None:
+    """Make the application answer every error with a problem document. `note` is called with each error of ours."""
 
     async def on_own_error(request: Request, error: Exception) -> Response:
-        problem = logged_problem(error) if isinstance(error, errors.Magent2Error) else internal_error()
-        return problem.answer(request.scope)
-
-    async def on_other_error(request: Request, error: Exception) -> Response:
-        return internal_error().answer(request.scope)
+        if not isinstance(error, errors.Magent2Error):
+            return await answer_unexpected_error(request, error)
+        note(error)
+        return logged_problem(error).answer(request.scope)
 
     async def on_bad_parameters(request: Request, error: Exception) -> Response:
         faults = error.errors() if isinstance(error, RequestValidationError) else []
         return _invalid("bad_parameter", "the request", list(faults)).answer(request.scope)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
-        problem = _of_http(error) if isinstance(error, HTTPException) else internal_error()
+        if not isinstance(error, HTTPException):
+            return await answer_unexpected_error(request, error)
+        problem = _of_http(error)
+        if problem.status == 405:
+            problem.headers["allow"] = _allowed_methods(app, request.scope)
         return problem.answer(request.scope)
 
     app.add_exception_handler(errors.Magent2Error, on_own_error)
     app.add_exception_handler(RequestValidationError, on_bad_parameters)
     app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(Exception, on_other_error)
+    app.add_exception_handler(Exception, answer_unexpected_error)
 
 
-def internal_error() -> Problem:
-    return Problem(500, "internal", "the gateway failed; see its log")
+def internal_error(error: BaseException) -> Problem:
+    return Problem.failed(500, "internal", "the gateway failed", error)
 
 
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+_HTTP_PROBLEMS = {
+    404: ("not_found", "there is no such route; GET /openapi.json lists all routes; write a slash in an id as %2F"),
+    405: ("method_not_allowed", "this path has other methods; the Allow header lists them"),
+}
 
 
 def _of_http(error: HTTPException) -> Problem:
-    code = _HTTP_CODES.get(error.status_code, "http_error")
-    return Problem(error.status_code, code, str(error.detail), error.headers)
+    code, detail = _HTTP_PROBLEMS.get(error.status_code, ("http_error", str(error.detail)))
+    return Problem(error.status_code, code, detail)

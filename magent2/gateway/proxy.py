@@ -56,6 +56,18 @@ class ProxySettings:
         if self.root_path:
             self._put_below_root(scope)
 
+    def connection_key(self, address: str) -> str | None:
+        """Return what a connection of this peer is counted under: its address, or the /64 network of an IPv6 address.
+
+        `None` for a trusted proxy: its connections are those of many clients, and it limits them itself.
+        """
+        if self.trusted and _is_trusted(address, self.trusted):
+            return None
+        found = _address(address.partition("%")[0])
+        if isinstance(found, IPv6Address):
+            return str(ip_network((found, 64), strict=False))
+        return address if found is None else str(found)
+
     def _apply_headers(self, scope: Scope) -> None:
         headers = _forwarding_headers(scope)
         client = self._client(headers.get(FORWARDED_FOR, ""))
@@ -65,7 +77,7 @@ class ProxySettings:
         if scheme in SCHEMES:
             scope["scheme"] = scope[SCHEME_KEY] = scheme
         host = _last(headers.get(FORWARDED_HOST, ""))
-        if host:
+        if host and sum(name == b"host" for name, _ in scope["headers"]) < 2:  # two are refused later
             others = [pair for pair in scope["headers"] if pair[0] != b"host"]
             scope["headers"] = [(b"host", host.encode("latin-1")), *others]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from magent2.background import log_error
 from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
 from magent2.bus.interface import Engine
 from magent2.bus.records import Record
@@ -37,24 +38,29 @@ class ReplyWaiter:
         """Read the records after a seq until the message has an outcome. Return whether it has one.
 
         With `max_s` of 0, only the records that exist already are read. The end of a wait does not affect the run.
+        The message was accepted before, so a log that cannot be read is no error: the outcome is not known yet. Raises
+        `TopicDeleted` if the session was deleted.
         """
         reading = _Reading(self._bus, conversation, after, outcome)
-        with self._bus.watch([reading.topic]) as watch:
-            if await reading.catch_up(watch):
-                return True
-            if self._draining or max_s <= 0:
-                return False
-            return await self._follow(reading, watch, max_s)
+        try:
+            with self._bus.watch([reading.topic]) as watch:
+                if self._draining or max_s <= 0:
+                    return await reading.catch_up(watch)
+                return await self._follow(reading, watch, max_s)
+        except TopicDeleted:
+            raise
+        except Exception as error:  # noqa: BLE001  the caller answers that the message was accepted
+            log_error("cannot read the outcome of a message", error, conversation_id=conversation)
+            return False
 
     async def _follow(self, reading: _Reading, watch: Watch, max_s: float) -> bool:
         clock = asyncio.timeout(max_s)
         try:
             async with clock:
                 self._clocks.add(clock)
-                while True:
+                while not await reading.catch_up_with_retry(watch):
                     await watch.changed(FOLLOW_SWEEP_S)
-                    if await reading.catch_up_with_retry(watch):
-                        return True
+                return True
         except TimeoutError:
             if not clock.expired():
                 raise

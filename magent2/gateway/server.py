@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import socket
@@ -12,12 +13,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from magent2.bus.interface import Bus
+from magent2.bus.memory import MemoryBus
 from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access, parse_hosts
+from magent2.gateway.access.keys import keep_token_registered
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import DESCRIPTORS_KEPT, GatewayLimits
-from magent2.gateway.limits.http import protocol_with_limits
+from magent2.gateway.limits.protocol import protocol_with_limits
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.services import Services
 from magent2.machine import raise_open_files
@@ -52,6 +55,7 @@ class Gateway:
         proxy: ProxySettings | None = None,
     ) -> None:
         self.limits = fit_open_files(limits or GatewayLimits())
+        self._token = access.watched if access is not None else None
         self.app: FastAPI = create_app(
             bus,
             access=access,
@@ -64,7 +68,7 @@ class Gateway:
         self._server = _Server(
             uvicorn.Config(
                 self.app,
-                http=protocol_with_limits(self.limits),
+                http=protocol_with_limits(self.limits, proxy or ProxySettings(), self.app.state.services.metrics),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -89,10 +93,18 @@ class Gateway:
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve these sockets until `drain`, then close them."""
         services: Services = self.app.state.services
+        registration: asyncio.Task[None] | None = None
         try:
             services.rates.open()
+            if self._token is not None and services.has_keys and not isinstance(services.bus, MemoryBus):
+                # A bus in memory has no other gateways that could accept the token.
+                registration = asyncio.create_task(
+                    keep_token_registered(services.bus, self._token), name="magent2-token"
+                )
             await self._server.serve(list(sockets))
         finally:
+            if registration is not None:
+                registration.cancel()
             services.rates.close()
             services.streams.close()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 
-from magent2.bus.records import NewRecord, digest_of
+from magent2.bus.records import NewRecord, check_id, digest_of
 from magent2.errors import AddressError, NameTaken
 from magent2.mail.headers import RELAY_JOB
-from magent2.models.address import Address, chat_topic, check_name, control_topic, relay_agent
+from magent2.models.address import Address, chat_topic, check_conversation_id, control_topic, relay_agent
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonScalar
 
@@ -21,7 +22,7 @@ def check_envelope(envelope: MessageEnvelope) -> Address:
 
 def check_recipient(recipient: Address, conversation: str) -> None:
     """Check that a message to this recipient can be part of the conversation."""
-    check_name(conversation, "conversation id")
+    check_conversation_id(conversation)
     if recipient.kind == "chat" and recipient.name != conversation:
         raise AddressError(f"recipient {str(recipient)!r} and conversation {conversation!r} differ; make them one")
     if recipient.kind == "agent" and recipient.name == conversation:
@@ -55,23 +56,38 @@ ENVELOPE_DEFAULTS: Mapping[str, object] = {"type": "message", "content": None, "
 
 
 def mail_records(
-    envelope: MessageEnvelope, agents: Sequence[str], headers: Mapping[str, JsonScalar]
+    envelope: MessageEnvelope,
+    agents: Sequence[str],
+    headers: Mapping[str, JsonScalar],
+    under_own_id: Collection[str] = (),
 ) -> tuple[NewRecord, ...]:
-    """Build the records of an envelope: one per topic, each with the envelope's id.
+    """Build the records of an envelope: one per topic.
 
     A message goes to the conversation and to the agents' inboxes, a control message to the agents only. No other
-    module builds records of `chat:*` and `control:*`.
+    module builds records of `chat:*` and `control:*`. In the conversation the record has the envelope's id, in an inbox
+    its `inbox_id`, except in the inboxes `under_own_id`.
     """
-    if envelope.type == "control":
-        topics = [control_topic(agent) for agent in agents]
-    else:
-        topics = [chat_topic(envelope.conversation_id), *map(chat_topic, agents)]
+    own = () if envelope.type == "control" else (chat_topic(envelope.conversation_id),)
+    inboxes = [(control_topic if envelope.type == "control" else chat_topic)(agent) for agent in agents]
+    topics = [*own, *inboxes]
     if not topics:
         return ()
     payload = envelope.model_dump(mode="json")
     digest = envelope_digest(envelope, payload)
-    first = NewRecord(topics[0], payload, envelope.id, headers, digest=digest)
-    return (first, *(first.also_in(topic) for topic in topics[1:]))
+    scoped = inbox_id(envelope.conversation_id, check_id(envelope.id))
+    ids = [envelope.id if topic in own or topic in under_own_id else scoped for topic in topics]
+    first = NewRecord(topics[0], payload, ids[0], headers, digest=digest)
+    return (first, *(first.also_in(topic, name) for topic, name in zip(topics[1:], ids[1:], strict=True)))
+
+
+def inbox_id(conversation: str, envelope_id: str) -> str:
+    """Return the id of an envelope's record in an inbox.
+
+    Conversations of many owners share an inbox, and senders choose the ids of their envelopes. So the id is scoped by
+    the conversation, which has one owner for ever. No sender can choose an id that another conversation's mail has.
+    """
+    text = "\x1f".join((conversation, envelope_id))
+    return "mail-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, object] | None = None) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
-from magent2.bus.records import AppendResult, NewRecord
+from magent2.bus.records import AppendResult, NewRecord, Record
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
-from magent2.mail.addressing import addressed_agent, check_envelope, mail_records, name_taken_error
+from magent2.mail.addressing import addressed_agent, check_envelope, inbox_id, mail_records, name_taken_error
 from magent2.mail.conversation_state import ActiveAgentCache, ConversationState, read_state
 from magent2.mail.headers import (
     ACTIVE_AGENT,
@@ -39,7 +39,7 @@ from magent2.mail.headers import (
     TRACE,
     WHOLE_LANE,
 )
-from magent2.models.address import Address, agent_topic, chat_topic, stream_topic
+from magent2.models.address import Address, agent_topic, chat_topic, control_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonMapping, JsonScalar
 
@@ -56,6 +56,8 @@ class SendOptions:
     `with_records`, `with_heads`: written in the same append, for example the event that shows the message.
     `inboxes`: the agents it goes to, if the sender has determined them; `only_if` are the conditions under which they
     are right. By default the recipient of the envelope decides.
+    `activates`: the first agent that a conversation is addressed to becomes its active agent; false for an agent that
+    is not known, whose mail only waits.
     `whole`: a stop applies to all mail that waits in the lane, not only to the current run.
     """
 
@@ -71,6 +73,7 @@ class SendOptions:
     inboxes: tuple[str, ...] | None = None
     only_if: tuple[Condition, ...] = ()
     whole: bool = False
+    activates: bool = True
 
     def headers(self) -> dict[str, JsonScalar]:
         if self.hops > HOPS_MAX:
@@ -131,7 +134,7 @@ async def deliver(
             await _check_conversation_name(log, envelope.conversation_id)
             raise
         if active_agents is not None and envelope.type == "message":
-            active_agents.set(envelope.conversation_id, state.active or delivered.agent)
+            active_agents.set(envelope.conversation_id, state.active or (delivered.agent if chosen.activates else None))
         return delivered
 
     return await retry_on_conflict(attempt, f"the active agent of {envelope.conversation_id!r}", "send again")
@@ -157,7 +160,7 @@ async def _deliver_by_guess(
         return None  # only a principal that may write there may learn that the id exists: check that first
     if delivered.appended.repeat and recipient.kind == "chat":
         return None
-    active_agents.set(conversation, state.active or delivered.agent)
+    active_agents.set(conversation, state.active or (delivered.agent if options.activates else None))
     return delivered
 
 
@@ -182,10 +185,25 @@ async def plan_append(
         addressed = addressed_agent(recipient, envelope, state.active, options.default_agent)
         agents = () if addressed is None else (addressed,)
     agent = agents[0] if agents else None
-    headers: Mapping[str, JsonScalar] = {}
-    if envelope.type == "control" and agent is not None:
-        headers = await _command_headers(log, agent, state.head or {}, options.whole)
-    return agent, mail_append(envelope, agents, state, options, headers)
+    if envelope.type != "control" or agent is None:
+        return agent, mail_append(envelope, agents, state, options)
+    headers = await _command_headers(log, agent, state.head or {}, options.whole)
+    # The conversation does not keep its commands. So the inbox has to tell whether release 0.2 accepted this one.
+    inboxes = [control_topic(name) for name in agents]
+    known = [inbox for inbox in inboxes if await _find_under_own_id(log, inbox, envelope.conversation_id, envelope.id)]
+    return agent, mail_append(envelope, agents, state, options, headers, known)
+
+
+async def find_mail(log: Log, inbox: str, conversation: str, envelope_id: str) -> Record | None:
+    """Find the mail of a conversation in an inbox by the id of its envelope."""
+    found = await log.find(inbox, inbox_id(conversation, envelope_id))
+    return found or await _find_under_own_id(log, inbox, conversation, envelope_id)
+
+
+async def _find_under_own_id(log: Log, inbox: str, conversation: str, envelope_id: str) -> Record | None:
+    """Find mail that release 0.2 or earlier delivered: its record in the inbox has the id of its envelope."""
+    found = await log.find(inbox, envelope_id)
+    return found if found is not None and found.payload.get("conversation_id") == conversation else None
 
 
 async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:
@@ -221,9 +239,13 @@ def mail_append(
     agents: Sequence[str],
     state: ConversationState,
     options: SendOptions,
-    more_headers: Mapping[str, JsonScalar],
+    more_headers: Mapping[str, JsonScalar] | None = None,
+    under_own_id: Sequence[str] = (),
 ) -> Append:
-    """Build the delivering append. If the conversation has no active agent, the first of `agents` becomes active."""
+    """Build the delivering append. If the conversation has no active agent, the first of `agents` becomes active.
+
+    `under_own_id`: inboxes in which the record has the id of the envelope.
+    """
     agent = agents[0] if agents else None
     conversation = envelope.conversation_id
     stream_name = stream_topic(conversation)
@@ -233,7 +255,7 @@ def mail_append(
         conditions.append(HeadIs(stream_name, ACTIVE_AGENT, state.active))
     if state.guessed:
         conditions.append(HeadIs(stream_name, PAUSED, None))  # if paused, the head must be read to report it
-    if agent is not None and state.active is None and envelope.type == "message":
+    if agent is not None and state.active is None and envelope.type == "message" and options.activates:
         fields[ACTIVE_AGENT] = agent
     if options.principal is not None:
         conditions += _ownership(conversation, options.principal, state)
@@ -243,8 +265,9 @@ def mail_append(
     if first is not None:
         fields[FIRST_TEXT] = first
         conditions.append(HeadIs(stream_name, LAST_TEXT, None))
+    headers = {**options.headers(), **(more_headers or {})}
     return Append(
-        records=(*mail_records(envelope, agents, {**options.headers(), **more_headers}), *options.with_records),
+        records=(*mail_records(envelope, agents, headers, under_own_id), *options.with_records),
         conditions=tuple(conditions),
         heads=tuple(_with_fields(options.with_heads, stream_name, fields)),
     )

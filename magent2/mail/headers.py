@@ -50,6 +50,9 @@ HOPS: Final = "hops"  # number of agents that have passed the message on
 TRACE: Final = "traceparent"  # span of the send, in W3C trace context format
 COPIES: Final = "copies"  # number of inboxes the mail went to, if more than one
 KIND: Final = "kind"  # kind of run the mail asks for, if it is not a message
+MESSAGE_RUN: Final = "message"  # the kinds of runs
+TOOL_RUN: Final = "tool"
+ROUTE_RUN: Final = "route"
 STREAM_SEEN: Final = "stream_seen"  # of mail that is not shown: last seq of the stream when it was sent
 
 # --- Headers of commands (control mail)

@@ -8,7 +8,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, HeadIs, LastSeqIs
 from magent2.bus.records import NewRecord
 from magent2.errors import ConditionFailed, NameTaken
-from magent2.mail.headers import ACTIVE_AGENT
+from magent2.mail.headers import ACTIVE_AGENT, OWNER
 from magent2.models.address import agent_topic, check_name, stream_topic
 
 
@@ -17,7 +17,13 @@ async def register_agent(log: Log, agent: str, facts: Mapping[str, object] | Non
     try:
         await log.run(registration_append(agent, facts))
     except ConditionFailed as error:
-        raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
+        (stream,) = await log.describe(stream_topic(agent))
+        owner = stream.head.get(OWNER)
+        whose = f" of {owner}" if isinstance(owner, str) else " that was deleted" if stream.deleted else ""
+        raise NameTaken(
+            f"a conversation{whose} is called {agent!r}, and names are never used again, even after a deletion;"
+            " give the agent another name in the agents file"
+        ) from error
 
 
 def registration_append(agent: str, facts: Mapping[str, object] | None = None) -> Append:

@@ -12,19 +12,29 @@ from magent2.errors import AddressError, TopicError
 TOPIC_MAX_CHARS = 512
 NAME_MAX_CHARS = 480  # the longest name that still fits every kind of topic
 
+NAME_PATTERN = r"^\S(.*\S)?$"  # for documents: no outer spaces; `check_name` also refuses unprintable characters
+DOT_NAMES = frozenset({".", ".."})  # in a path they mean a folder, also when they are percent-encoded
+
+KIND_MARK = "\n"  # see `topics_of_kind`
 SUBAGENT_SEPARATOR = "~"  # between a conversation and the conversations of its subagents
+
+SWEEPER = "retention:sweeper"  # agent name whose only lane is the right to sweep the log
+SWEEP_LANE = "retention:sweep"
+INTERNAL_AGENTS = frozenset({SWEEPER})  # names that are lanes of the runtime itself; lists of agents leave them out
+
+RESERVED_PREFIXES = ("outbox:", "retention:")  # of the names of inboxes that the runtime itself uses
 
 BAD_RECIPIENT = "recipient must be 'chat:{conversation_id}' or 'agent:{Name}'"
 
 
 def is_name(value: object) -> bool:
     """Whether a value is a valid name of an agent or a conversation."""
-    return isinstance(value, str) and _is_name(value)
+    return isinstance(value, str) and 0 < len(value) <= NAME_MAX_CHARS and _is_name(value)
 
 
-@lru_cache(maxsize=4096)  # called for every record, mostly with the same names
+@lru_cache(maxsize=4096)  # called for every record, mostly with the same names; a longer text must not be kept
 def _is_name(text: str) -> bool:
-    return 0 < len(text) <= NAME_MAX_CHARS and text.strip() == text and text.isprintable()
+    return text.strip() == text and text.isprintable()
 
 
 def check_name(value: str, what: str) -> str:
@@ -34,6 +44,21 @@ def check_name(value: str, what: str) -> str:
             f"{what} {value[:80]!r} cannot be used: take 1 to {NAME_MAX_CHARS} printable characters, no outer spaces"
         )
     return value
+
+
+def check_conversation_id(value: str, what: str = "conversation id") -> str:
+    """Return the id of a conversation that may be new. Raises `AddressError` if it is not valid.
+
+    It must not be the name of an inbox of the runtime either. Existing conversations can be read and deleted under any
+    name.
+    """
+    if value in DOT_NAMES:
+        raise AddressError(f"{what} {value!r} cannot be used: browsers remove it from a path; take another")
+    if value.startswith(RESERVED_PREFIXES):
+        raise AddressError(
+            f"{what} {value[:80]!r} cannot be used: {value.partition(':')[0]}: is reserved; take another id"
+        )
+    return check_name(value, what)
 
 
 def check_topic(topic: object) -> str:
@@ -52,6 +77,16 @@ def checked_topic(topic: str) -> tuple[str, str]:
     """Check a topic and split it into kind and name: `chat:a:b` → (`chat`, `a:b`)."""
     kind, _, name = check_topic(topic).partition(":")
     return kind, name
+
+
+def kind_prefix(topic: str) -> str:
+    """The kind of a topic with its colon: `chat:a:b` → `chat:`. Empty for a topic without a colon."""
+    return topic[: topic.find(":") + 1]
+
+
+def topics_of_kind(kind: str) -> str:
+    """What a `Watch` takes in place of a topic to report all topics of a kind. No topic has this unprintable name."""
+    return f"{kind}:{KIND_MARK}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +167,11 @@ def entity_topic(kind: str, entity: str) -> str:
 def counts_topic() -> str:
     """The log through which gateways share their request counts."""
     return "counts:requests"
+
+
+def sweep_topic() -> str:
+    """The topic whose head holds the progress of the sweep."""
+    return "sweep:progress"
 
 
 def conversation_topics(conversation: str) -> tuple[str, str, str]:

@@ -153,6 +153,15 @@ class SubagentEvent(BaseStreamEvent, RunFields):
     envelope_id: str
 
 
+class McpServerEvent(BaseStreamEvent, RunFields):
+    """An MCP server cannot be used, so the agent continues without its tools. `reason` says why."""
+
+    event: Literal["mcp_server"] = "mcp_server"
+    server: str
+    status: Literal["unavailable"] = "unavailable"
+    reason: str
+
+
 class ErrorEvent(BaseStreamEvent, RunFields):
     """An attempt failed. It is retried in `retry_in_s` seconds, or not at all if that is not set."""
 

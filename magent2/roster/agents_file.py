@@ -19,9 +19,17 @@ from typing import Annotated, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from magent2.errors import RosterError
+from magent2.errors import RosterError, SettingsError
 from magent2.roster.faults import UNKNOWN_KEY, explain, suggestion
-from magent2.roster.limits import LIMIT_NAMES, LimitValues
+from magent2.roster.limits import (
+    LIMIT_NAMES,
+    RETRY_NAMES,
+    LimitValues,
+    RetryValues,
+    delivery_retry_policy,
+    run_retry_policy,
+)
+from magent2.roster.retention import RETENTION_NAMES, RetentionValues
 from magent2.roster.routing import split_words
 from magent2.roster.spec import (
     DEFAULT_SCENARIO,
@@ -43,6 +51,9 @@ SCENARIO_MAX_BYTES = 512 << 10  # of instructions; the record of a run holds tho
 DEFAULT_FILE = Path(__file__).with_name("default.toml")
 # The tools that the default team uses. They come with `magent2.tools`, which this package may not import.
 DEFAULT_TOOLS = ("WebSearchTool", "chat_send", "echo_context", "product_search", "refund", "run_python", "weather")
+
+# Tables of single values, and their keys
+VALUE_NAMES = {"limits": LIMIT_NAMES, "retention": RETENTION_NAMES, "retry": RETRY_NAMES}
 
 Document: TypeAlias = dict[str, object]
 
@@ -130,6 +141,8 @@ class AgentsFile(BaseModel):
 
     default: Word | None = None
     limits: LimitValues = LimitValues()
+    retention: RetentionValues = RetentionValues()
+    retry: RetryValues = RetryValues()
     tools: dict[ToolName, ImportPath] = {}
     mcp: Annotated[dict[ToolName, McpServer], BeforeValidator(_pass_names)] = {}
     scenario: tuple[ScenarioTable, ...] = ()
@@ -187,8 +200,8 @@ def _known_keys(location: Sequence[int | str]) -> Collection[str]:
     match location:
         case []:
             return AgentsFile.model_fields
-        case ["limits"]:
-            return LIMIT_NAMES
+        case [str(table)] if table in VALUE_NAMES:
+            return VALUE_NAMES[table]
         case ["mcp", _]:
             return [item.name for item in fields(McpServer) if item.name != "name"]
         case ["scenario", _]:
@@ -249,7 +262,12 @@ class _RosterBuilder:
             scenarios[table.id] = self._scenario(table, described)
         default = file.default or _only(scenarios) or DEFAULT_SCENARIO
         servers = {name: self._server(server) for name, server in file.mcp.items()}
-        roster = Roster(scenarios, file.tools, servers, file.limits, default)
+        roster = Roster(scenarios, file.tools, servers, file.limits, default, file.retention, file.retry)
+        for policy in (run_retry_policy, delivery_retry_policy):
+            try:
+                policy(file.retry)
+            except SettingsError as error:
+                self._report(("retry",), str(error))
         self._check_roster(roster)
         return roster
 
@@ -356,6 +374,8 @@ class _RosterBuilder:
             self._report(path, words)
 
     def _agent_faults(self, roster: Roster, scenario: Scenario, agent: AgentSpec) -> Iterator[tuple[str, str]]:
+        # What other agents are named for, and the agents that only route and cannot be named there.
+        targets = {"handoffs": {scenario.supervisor}, "subagents": roster.routing_agents()}
         tools = [*self.known_tools, *roster.tools, *(name for name in agent.tools if _is_server_tool(roster, name))]
         own_tools = [*agent.tools, *(name for name in agent.approval if name.partition(".")[0] in agent.mcp)]
         references: tuple[tuple[str, Collection[str], str], ...] = (
@@ -372,8 +392,10 @@ class _RosterBuilder:
                     yield key, f"lists {name[:60]!r} twice"
                 if name not in known:
                     yield key, f"{problem} {name[:60]!r}; {suggestion(name, known)}"
-                elif name == agent.name and key in ("handoffs", "subagents"):
+                elif key in targets and name == agent.name:
                     yield key, f"{name!r} is the agent itself; name another agent"
+                elif name in targets.get(key, ()):
+                    yield key, f"{name!r} is the supervisor, which only routes; name an agent that answers"
         for keyword in agent.keywords:
             if not split_words(keyword):
                 yield "keywords", f"{keyword[:60]!r} contains no word"

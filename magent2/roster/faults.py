@@ -1,4 +1,4 @@
-"""Messages for faults in an agents file and in limit variables: what is wrong and what to write instead."""
+"""Messages for faults in an agents file and in variables: what is wrong and what to write instead."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from magent2.errors import RosterError
 from magent2.roster.agents_file import LoadedRoster, load_agents_file
 from magent2.roster.faults import suggestion
-from magent2.roster.limits import LimitValues
+from magent2.roster.limits import LimitValues, RetryValues, parse_limit_variables, parse_retry_variables
+from magent2.roster.retention import RetentionValues, parse_retention_variables
 from magent2.roster.spec import AgentSpec, Roster
+from magent2.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ class EnvironmentOverride:
     """What the environment sets for one agent, None where it sets nothing. It takes precedence over the agents file.
 
     Without a `name` it applies to the root of the default scenario. `required` lists agents that must exist, because
-    the command line asks for them by name. `limits` take precedence over the limits of the file.
+    the command line asks for them by name. `limits`, `retention` and `retry` take precedence over those of the file.
     """
 
     name: str | None = None
@@ -37,6 +39,17 @@ class EnvironmentOverride:
     tools: Sequence[str] | None = None
     required: Sequence[str] = ()
     limits: LimitValues = field(default_factory=LimitValues)
+    retention: RetentionValues = field(default_factory=RetentionValues)
+    retry: RetryValues = field(default_factory=RetryValues)
+
+    @classmethod
+    def of(cls, settings: Settings) -> EnvironmentOverride:
+        """Parse the limits, retention and retry policies of the environment. Raises `SettingsError`."""
+        return cls(
+            limits=parse_limit_variables(settings.limits),
+            retention=parse_retention_variables(settings.retention),
+            retry=parse_retry_variables(settings.retry),
+        )
 
     def apply(self, roster: Roster) -> Roster:
         """Return the roster with these values, for the agent in every scenario that has it."""
@@ -52,6 +65,10 @@ class EnvironmentOverride:
         )
         if self.limits:
             roster = replace(roster, limits={**roster.limits, **self.limits})
+        if self.retention:
+            roster = replace(roster, retention={**roster.retention, **self.retention})
+        if self.retry:
+            roster = replace(roster, retry={**roster.retry, **self.retry})
         return roster if changed == agent else roster.with_agent(changed)
 
 

@@ -36,7 +36,7 @@ CONTRACTIONS = {"can't": "can not", "cannot": "can not", "won't": "will not", "s
 CONTRACTED_ENDINGS = ("'s", "'d", "'m", "'re", "'ve", "'ll", "'")
 
 ROUTE = "route"  # name of the supervisor's function
-REASON_MAX_CHARS = 300
+ROUTE_REASON_MAX_CHARS = 300
 
 # Why the keywords decided although a supervisor was asked
 NO_CALL, BAD_CALL, UNKNOWN_TARGET, TIMED_OUT = "no_call", "bad_call", "unknown_target", "timed_out"
@@ -219,4 +219,4 @@ def _parse_call(arguments: str | Mapping[str, object]) -> tuple[str, str] | None
         return None
     reason = value.get("reason")
     words = " ".join(reason.split()) if isinstance(reason, str) else ""
-    return target.strip(), words[:REASON_MAX_CHARS] or "the supervisor gave no reason"
+    return target.strip(), words[:ROUTE_REASON_MAX_CHARS] or "the supervisor gave no reason"

@@ -17,7 +17,8 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 from magent2.errors import UnknownAgent, UnknownScenario
 from magent2.models.address import NAME_MAX_CHARS, is_name
 from magent2.roster.faults import closest
-from magent2.roster.limits import LimitValues
+from magent2.roster.limits import LimitValues, RetryValues
+from magent2.roster.retention import RetentionValues
 
 DEFAULT_SCENARIO = "default"
 
@@ -150,13 +151,15 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All scenarios, the import paths of their tools (`module:attribute`), MCP servers and limits."""
+    """All scenarios, the import paths of their tools (`module:attribute`), MCP servers, limits and policies."""
 
     scenarios: Mapping[str, Scenario]
     tools: Mapping[str, str] = field(default_factory=dict)
     mcp: Mapping[str, McpServer] = field(default_factory=dict)
     limits: LimitValues = field(default_factory=LimitValues)
     default: str = DEFAULT_SCENARIO
+    retention: RetentionValues = field(default_factory=RetentionValues)
+    retry: RetryValues = field(default_factory=RetryValues)
 
     @classmethod
     def of_environment(
@@ -167,11 +170,18 @@ class Roster:
         instructions: str | None = None,
         tools: Sequence[str] = (),
         limits: LimitValues | None = None,
+        retention: RetentionValues | None = None,
+        retry: RetryValues | None = None,
     ) -> Roster:
         """Build a team of one agent from the values of AGENT_NAME and the other AGENT_ variables."""
         agent = AgentSpec(name, instructions=instructions or "", model=model, tools=tuple(tools))
         scenario = Scenario(DEFAULT_SCENARIO, {name: agent}, root=name)
-        return cls({DEFAULT_SCENARIO: scenario}, limits=limits or LimitValues())
+        return cls(
+            {DEFAULT_SCENARIO: scenario},
+            limits=limits or LimitValues(),
+            retention=retention or RetentionValues(),
+            retry=retry or RetryValues(),
+        )
 
     def scenario(self, scenario_id: str | None = None) -> Scenario:
         """Return the scenario of that id, the default one for None, or raise `UnknownScenario`."""
@@ -186,6 +196,12 @@ class Roster:
     def agent_names(self) -> tuple[str, ...]:
         """The names of all agents, each once, in the order of the scenarios."""
         return tuple(dict.fromkeys(name for scenario in self.scenarios.values() for name in scenario.agents))
+
+    def routing_agents(self) -> frozenset[str]:
+        """The agents that are the supervisor of a scenario and answer in none."""
+        scenarios = self.scenarios.values()
+        answering = {name for scenario in scenarios for name in scenario.route_targets}
+        return frozenset(scenario.supervisor for scenario in scenarios if scenario.supervisor) - answering
 
     def with_agent(self, agent: AgentSpec) -> Roster:
         """Return a copy in which this agent replaces the one of the same name in every scenario that has it."""

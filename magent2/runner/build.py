@@ -20,7 +20,7 @@ from magent2.sandbox.python_tool import LateTools, PythonTool
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
 from magent2.tools.default_tools import RUN_PYTHON, standard_tools
 from magent2.tools.definition import ToolDefinition
-from magent2.tools.interface import RunFacts
+from magent2.tools.interface import RunFacts, tool_failure
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,13 @@ def _configured_tools(config: RunnerConfig, sandbox: Sandbox, kind: ModelKind | 
     local = {tool.name: function_tool_of(tool) for tool in with_python(definitions, sandbox)}
     builtins = BuiltinTools.read()
     kind = kind or builtins.kind_of_server(config.base_url)
-    tools = [builtins.build(name, kind) if name in BUILTINS else local[name] for name in config.tools]
+    tools = [_builtin(builtins, name, kind) if name in BUILTINS else local[name] for name in config.tools]
     return [tool for tool in tools if tool is not None]
+
+
+def _builtin(builtins: BuiltinTools, name: str, kind: ModelKind) -> Tool | None:
+    implementation = builtins.implementation(name, kind)
+    return builtins.build(name, kind) if implementation is None else function_tool_of(implementation)
 
 
 def with_python(
@@ -69,14 +74,14 @@ def function_tool_of(tool: ToolDefinition) -> FunctionTool:
         result = await tool.run(_parse_arguments(tool.name, arguments), _facts_of(context.context))
         return result.tool_message
 
-    def log_failure(tool: FunctionTool, error: Exception, arguments: str) -> None:
-        log.info("a tool failed", extra={"tool": tool.name, "error": type(error).__name__})
+    def report(tool: FunctionTool, error: Exception, arguments: str) -> None:
+        tool_failure(tool.name, error)  # logs it, if the configuration of the run has not done so
 
     return FunctionTool(
         name=tool.name,
         description=tool.description,
         params_json_schema=dict(tool.params_schema),
-        on_invoke_tool=with_function_tool_failure_error_handler(invoke, log_failure),
+        on_invoke_tool=with_function_tool_failure_error_handler(invoke, report),
         strict_json_schema=False,
         needs_approval=tool.needs_approval,
     )

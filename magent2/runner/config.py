@@ -5,7 +5,7 @@
 | `OPENAI_API_KEY` | the API key; without it the echo runner answers |
 | `OPENAI_BASE_URL` | the URL of another server with the same API |
 | `AGENT_NAME` | the agent's name and mailbox; default `assistant` |
-| `AGENT_MODEL` | the model's name; default: the SDK's |
+| `AGENT_MODEL` | the model's name; default: the SDK's. Without a key, only `demo` and `local` are used |
 | `AGENT_INSTRUCTIONS`, `AGENT_INSTRUCTIONS_FILE` | the instructions, or the file that holds them; not both |
 | `AGENT_TOOLS` | names of tools, separated by commas: any tool that needs no entry in an agents file |
 | `AGENT_HISTORY_MAX` | how many earlier runs of the conversation the model sees; default 50 |

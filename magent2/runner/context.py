@@ -12,6 +12,7 @@ from magent2.bus.records import MailRef, NewRecord
 from magent2.context.block import bus_message_block
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import ReceiptEvent, ReceivedMessage
+from magent2.runner.circuit import Circuits
 from magent2.sessions.folds import steer_items
 from magent2.sessions.history import History, RunKey, RunRecord, SeenSteer, message_id_of
 from magent2.tools.interface import WaitHook
@@ -67,8 +68,9 @@ class RunContext:
     `run` is what earlier attempts recorded. `closing` are records that need not be on the log before the run ends: they
     are written by the append that settles it, which also takes `closing_mail` from the lane. `unfinished` builds, for
     each call that is running, the records to write there if the run is stopped.
-    Before each model call, a runner awaits `between_turns`, where the run may be stopped, and then `steers`: the
-    messages to the run that no answer has seen.
+    A runner awaits `calls_changed` when a call was added to `unfinished` or removed from it, and may be held there.
+    Before each model call, it awaits `between_turns`, where the run may be stopped, and then `steers`: the messages to
+    the run that no answer has seen.
     A runner that ends with calls in `waiting` is paused. It is started again when `run.decisions` has a decision on
     each of them.
     """
@@ -86,10 +88,13 @@ class RunContext:
     closing: list[NewRecord] = field(default_factory=list)
     closing_mail: list[MailRef] = field(default_factory=list)
     unfinished: dict[tuple[int, str], Callable[[], Sequence[NewRecord]]] = field(default_factory=dict)
+    calls_changed: Callable[[], Awaitable[None]] = go_on
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # set when metrics or traces are on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
     waiting: list[WaitingCall] = field(default_factory=list)
+    circuits: Circuits = field(default_factory=Circuits)  # those of the worker
+    mcp_unavailable: dict[str, str] = field(default_factory=dict)  # MCP server → why it has no tools in this run
     waits: tuple[WaitHook, ...] = ()  # called while a tool of the run waits for an answer
 
     @property

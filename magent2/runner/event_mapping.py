@@ -9,6 +9,7 @@ add kinds at any time.
 | `run_item_stream_event` with a tool call | `ToolStepEvent`, status `start` |
 | `run_item_stream_event` with a tool's result | `ToolStepEvent`, status `success` or `error`, name and id of the call |
 | `run_item_stream_event` with a completed handoff | `MappedHandoff` |
+| an assistant message, as such an item or as an event | none; its text and usage are those of the output |
 | end of the stream | `OutputEvent` from `EventMapper.output` |
 """
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
-from magent2.models.json_types import JsonObject
+from magent2.models.json_types import JsonObject, encodable
 
 ARGS_MAX = 32  # arguments of one call in an event
 ARG_MAX_CHARS = 500  # of one argument
@@ -33,6 +34,8 @@ SDK_TOOL_FAILED = "An error occurred while running the tool. Please try again."
 
 TEXT_DELTA: Final = "response.output_text.delta"
 USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
+USAGE_COUNTS_MAX = 16  # counts of a usage that is given as a dict
+MESSAGE_KINDS = ("message_output_item", "message_output_created", "message", "assistant_message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class EventMapper:
         self._conversation_id = conversation_id
         self._tokens: list[str] = []
         self._message: str | None = None  # text of the last whole message
+        self._usage: dict[str, int] | None = None  # of the last message that reports one
         self._calls: dict[str, str] = {}  # call id → tool
         self._failures: dict[str, str] = {}  # call id → reason
 
@@ -62,6 +66,8 @@ class EventMapper:
             return self._token(_get(event, "data"))
         if kind == "run_item_stream_event":
             return self._item(_get(event, "name"), _first(event, "item", "data"))
+        if _is_message(kind, event):
+            self._note_message(event)
         return None
 
     def note_failure(self, call_id: str, reason: str) -> None:
@@ -69,10 +75,14 @@ class EventMapper:
         self._failures[call_id] = reason
 
     def output(self, final: object = None, usage: object = None) -> OutputEvent:
-        """The last event of the run. Without a final output, its text is the last message, else all tokens."""
+        """The last event of the run. Without a final output, its text is the last message, else all tokens.
+
+        Without a usage of the run, it has the usage that the last message reported.
+        """
         if final is None:
             final = "".join(self._tokens) if self._message is None else self._message
-        return OutputEvent(conversation_id=self._conversation_id, text=as_text(final), usage=usage_of(usage))
+        counts = usage_of(usage) or self._usage
+        return OutputEvent(conversation_id=self._conversation_id, text=as_text(final), usage=counts)
 
     def _token(self, data: object) -> TokenEvent | None:
         delta = _get(data, "delta")
@@ -88,14 +98,18 @@ class EventMapper:
             return MappedHandoff(source, target) if isinstance(source, str) and isinstance(target, str) else None
         if kind in ("handoff_call_item", "handoff_requested"):
             return None  # requested, not yet completed
-        if kind in ("message_output_item", "message_output_created", "message"):
-            self._message = _message_text(item)
+        if _is_message(kind, item):
+            self._note_message(item)
             return None
         if kind in ("tool_call_output_item", "tool_output") or _has(item, "result", "result_summary", "output"):
             return self._result(item)
         if kind in ("tool_call_item", "tool_called") or _has(item, "args", "arguments"):
             return self._call(item)
         return None
+
+    def _note_message(self, item: object) -> None:
+        self._message = _message_text(item)
+        self._usage = usage_of(_get(_raw(item), "usage")) or self._usage
 
     def _call(self, item: object) -> ToolStepEvent:
         raw = _raw(item)
@@ -171,14 +185,11 @@ def as_text(value: object) -> str:
         return encodable(str(value))
 
 
-def encodable(text: str) -> str:
-    """Return the text without lone surrogates, which a model can write in JSON but UTF-8 cannot encode."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
-
-
 def usage_of(usage: object) -> dict[str, int] | None:
-    """The counts of the SDK's `Usage`. `None` if all are zero or missing."""
-    counts = {name: value for name in USAGE_FIELDS if isinstance(value := _get(usage, name), int)}
+    """The counts of the SDK's `Usage`, or the whole numbers of a dict. `None` if all are zero or missing."""
+    names = list(usage)[:USAGE_COUNTS_MAX] if isinstance(usage, Mapping) else USAGE_FIELDS
+    values = {str(name): _get(usage, name) for name in names}
+    counts = {name: value for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
     return counts if any(counts.values()) else None
 
 
@@ -217,6 +228,13 @@ def failure_in(output: object, text: str) -> str | None:
     if isinstance(output, Mapping) and output.get("ok") is False:
         return as_text(output.get("error") or output)
     return text if text == SDK_TOOL_FAILED else None
+
+
+def _is_message(kind: object, item: object) -> bool:
+    """Whether an event or item is a message of the assistant. A dict may have only a role and a content."""
+    if kind in MESSAGE_KINDS:
+        return _first(item, "role") in (None, "assistant")
+    return kind is None and _get(item, "role") == "assistant"
 
 
 def _message_text(item: object) -> str | None:

@@ -8,10 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
+import orjson
 from agents import Runner as SDKRunner
 from agents import SessionSettings, TResponseInputItem
 
 from magent2.errors import InvalidInput
+from magent2.fair_share import FairThreads
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.runner.build import build_agent
 from magent2.runner.config import RunnerConfig
@@ -32,8 +34,10 @@ from magent2.runner.sdk_run import (
 )
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.monty import LoopSandbox
+from magent2.tools.interface import TOOL_THREADS_MAX, TOOL_THREADS_PER_PRINCIPAL_MAX
 
 SESSION_LIMIT = 256
+SESSIONS_MAX_BYTES = 64 << 20  # of the items of all sessions together; the one in use may be larger
 
 StreamedEvent: TypeAlias = TokenEvent | ToolStepEvent | OutputEvent
 
@@ -45,6 +49,11 @@ class MemorySession:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = None
         self._items: list[TResponseInputItem] = []
+        self._sizes: list[int] = []  # in bytes, as JSON
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self._sizes)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         if limit is None:
@@ -53,12 +62,17 @@ class MemorySession:
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         self._items.extend(items)
+        self._sizes.extend(map(_size_bytes, items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        return self._items.pop() if self._items else None
+        if not self._items:
+            return None
+        self._sizes.pop()
+        return self._items.pop()
 
     async def clear_session(self) -> None:
         self._items.clear()
+        self._sizes.clear()
 
     def snapshot(self) -> tuple[TResponseInputItem, ...]:
         return tuple(self._items)
@@ -66,12 +80,18 @@ class MemorySession:
     def restore(self, snapshot: tuple[TResponseInputItem, ...]) -> None:
         """Drop what a failed run added, so that the next attempt starts where this one did."""
         self._items = list(snapshot)
+        self._sizes = list(map(_size_bytes, snapshot))
+
+
+def _size_bytes(item: TResponseInputItem) -> int:
+    return len(orjson.dumps(item, default=str))
 
 
 class OpenAIAgentsRunner:
     """Answers envelopes with an SDK agent: the given one, or the one that a configuration describes.
 
-    `stream_run` is the v1 runner. It keeps the last `session_limit` conversations in this process.
+    `stream_run` is the v1 runner. It keeps the last `session_limit` conversations in this process, and no more than
+    `sessions_max_bytes` of them.
     `astream_run` is for workers. It reads the conversation from the log and journals the run; the model gets the last
     `history_max` runs of the conversation. Both fail a run that calls the model more than `max_turns` times.
     `sandbox` runs the agent's Python blocks. It must work on every event loop; `leave_loop` closes it for one loop.
@@ -87,6 +107,7 @@ class OpenAIAgentsRunner:
         *,
         config: RunnerConfig | None = None,
         session_limit: int = SESSION_LIMIT,
+        sessions_max_bytes: int = SESSIONS_MAX_BYTES,
         history_max: int | None = None,
         max_turns: int | None = None,
         sandbox: Sandbox | None = None,
@@ -100,14 +121,21 @@ class OpenAIAgentsRunner:
         if max_turns is not None and max_turns < 1:
             raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
         self._sandbox = sandbox or LoopSandbox()
+        self._tool_threads = FairThreads(TOOL_THREADS_MAX, TOOL_THREADS_PER_PRINCIPAL_MAX)
         self._agent = build_agent(config, self._sandbox) if config is not None else agent
         self._provider = LoopProvider(config.api_key, config.base_url) if config is not None else LoopProvider()
         chosen = config or RunnerConfig()
         self._history_max = chosen.history_max if history_max is None else history_max
         self._max_turns = chosen.max_turns if max_turns is None else max_turns
         self._session_limit = session_limit
+        self._sessions_max_bytes = sessions_max_bytes
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
+
+    @property
+    def history_max(self) -> int:
+        """How many earlier runs of a conversation the model gets."""
+        return self._history_max
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[StreamedEvent]:
         """Yield the events of a run. It runs in a thread that lives as long as the iterator."""
@@ -132,7 +160,8 @@ class OpenAIAgentsRunner:
 
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
         """The events of a journalled run on the caller's loop. Another worker can take the run over at any time."""
-        run = JournalledRun(context, self._agent, self._provider, SDKRunner.run_streamed, self._max_turns)
+        start, threads = SDKRunner.run_streamed, self._tool_threads
+        run = JournalledRun(context, self._agent, self._provider, start, self._max_turns, threads)
         return run.stream(self._history_max)
 
     async def leave_loop(self) -> None:
@@ -166,6 +195,10 @@ class OpenAIAgentsRunner:
         with self._lock:
             session = self._sessions.pop(conversation_id, None) or MemorySession(conversation_id)
             self._sessions[conversation_id] = session
-            while len(self._sessions) > self._session_limit:
-                self._sessions.popitem(last=False)
+            size = sum(kept.size_bytes for kept in self._sessions.values())
+            while len(self._sessions) > self._session_limit or (
+                size > self._sessions_max_bytes and len(self._sessions) > 1
+            ):
+                _, oldest = self._sessions.popitem(last=False)
+                size -= oldest.size_bytes
             return session

@@ -12,10 +12,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from magent2.background import log_error
 from magent2.models.envelope import BaseStreamEvent
 
-AHEAD_MAX = 64  # events that a run may be ahead of a reader that iterates on its loop
-QUEUE_MAX = 256  # events that a run may be ahead of a reader in another thread
+EVENTS_AHEAD_MAX = 64  # events that a run may be ahead of a reader that iterates on its loop
+QUEUE_MAX = 256  # events that a run may be ahead of a reader in another thread, or a runner's thread of the worker
 CLOSE_TIMEOUT_S = 10.0  # how long a run may take to clean up after it was cancelled
 THREAD_NAME = "magent2-run"
 
@@ -46,8 +47,8 @@ class RunStream(AsyncIterator[Event]):
     """The events of a run that can write them itself.
 
     A worker calls `write_to`, so that events and commits meet in one queue, the one of the lane's writer. Other callers
-    iterate. The run is then up to `AHEAD_MAX` events ahead of the caller, and a commit waits until the caller is done
-    with every event before it: what the caller appends to a log is there before that commit.
+    iterate. The run is then up to `EVENTS_AHEAD_MAX` events ahead of the caller, and a commit waits until the caller is
+    done with every event before it: what the caller appends to a log is there before that commit.
     """
 
     def __init__(self, run: Callable[[EventSink], Awaitable[None]]) -> None:
@@ -88,7 +89,7 @@ class _QueueSink:
         self._queue = events
 
     def offer(self, event: Event) -> bool:
-        if self._queue.qsize() >= AHEAD_MAX:
+        if self._queue.qsize() >= EVENTS_AHEAD_MAX:
             return False
         self._queue.put_nowait(event)
         return True
@@ -110,7 +111,7 @@ async def end_task(task: asyncio.Future[None]) -> None:
     if not task.done():
         log.error("a run did not end after it was cancelled", extra={"waited_s": CLOSE_TIMEOUT_S})
     elif not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("a run failed while it was being ended", exc_info=error)
+        log_error("a run failed while it was being ended", error, log)
 
 
 # --- From a loop to a thread: the v1 interface of a runner is a plain iterator.
@@ -201,7 +202,7 @@ class _Producer(Generic[ItemT]):
         except BaseException as raised:  # noqa: BLE001  the reader gets every error
             error = raised
         if error is not None and self._stopping:
-            log.error("a run failed while it was being stopped", exc_info=error)
+            log_error("a run failed while it was being stopped", error, log)
         self._items.put(_StreamEnd(error))
 
     async def _drive(self) -> None:

@@ -6,12 +6,14 @@ Attributes of a result are read with `getattr`, because another release of the S
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from agents import (
     AgentsException,
@@ -28,7 +30,8 @@ from agents import (
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
 )
-from agents.exceptions import ModelTimeoutError
+from agents.exceptions import ModelTimeoutError, ToolTimeoutError
+from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, OpenAIError
 
 from magent2.errors import (
@@ -38,11 +41,13 @@ from magent2.errors import (
     ModelError,
     ModelRefused,
     ModelUnavailable,
-    Refused,
 )
+from magent2.failures import Failure, cause_of, mask_secrets
+from magent2.tools.interface import tool_failure
 
 CANCEL_MAX_S = 5.0  # how long the SDK may take to end a run that was cancelled
 
+EventT = TypeVar("EventT")
 EventT_co = TypeVar("EventT_co", covariant=True)
 
 
@@ -53,6 +58,16 @@ class StreamedRun(Protocol[EventT_co]):
 
 
 # --- Before the run: client and configuration.
+
+
+def import_model_client() -> None:
+    """Import what the client of the model provider imports at its first use.
+
+    In the first run of a process, these imports would block the event loop, and with it every other request.
+    """
+    client = AsyncOpenAI(api_key="unused")  # pragma: allowlist secret
+    for resource in (client.responses, client.chat.completions):  # imported when they are first read
+        type(resource)
 
 
 class LoopProvider(ModelProvider):
@@ -66,6 +81,8 @@ class LoopProvider(ModelProvider):
         """Without a key or a URL, the client reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`."""
         self._api_key = api_key
         self._base_url = base_url
+        key = hashlib.sha256((api_key or "").encode()).hexdigest()
+        self.identity = urlsplit(base_url or "").hostname or "openai", f"{base_url or ''} {key}"
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, MultiProvider]] = (
             weakref.WeakKeyDictionary()
         )
@@ -85,6 +102,38 @@ class LoopProvider(ModelProvider):
             await client.close()
 
 
+class WrappedModel(Model):
+    """A model that adds something to another one, `_inner`, and passes everything else on to it."""
+
+    _inner: Model
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        return self._inner.get_retry_advice(request)
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._inner._cleanup_on_run_end(owner)
+
+    def __getattr__(self, name: str) -> Any:
+        """Any other attribute that the SDK reads from a model."""
+        if name == "_inner":  # not set yet, or its property has failed
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def provider_identity(provider: ModelProvider, model: Model | str | None) -> tuple[str, str]:
+    """The provider of a model: a name for people, and what tells two of that name apart.
+
+    A model that is given as an object stands for its own provider. So does the prefix of a model's name, which selects
+    another provider of the SDK.
+    """
+    if isinstance(model, Model):
+        return type(model).__name__, str(getattr(model, "model", ""))
+    prefix, slash, _ = (model or "").partition("/")
+    if slash and prefix != "openai":
+        return prefix, ""
+    return provider.identity if isinstance(provider, LoopProvider) else (type(provider).__name__, "")
+
+
 def run_config(note_failure: Callable[[str, str], None], provider: ModelProvider) -> RunConfig:
     """The configuration of every run. `note_failure` is called with the id of each call that failed and the reason.
 
@@ -93,9 +142,12 @@ def run_config(note_failure: Callable[[str, str], None], provider: ModelProvider
     """
 
     def format_error(failure: ToolErrorFormatterArgs) -> str | None:
-        error = failure.error
-        note_failure(failure.call_id, failure.default_message if error is None else f"{type(error).__name__}: {error}")
-        return str(error) if isinstance(error, InvalidInput | Refused) else None
+        if failure.error is None:
+            note_failure(failure.call_id, failure.default_message)
+            return None
+        found = sdk_tool_failure(failure.tool_name, failure.error)
+        note_failure(failure.call_id, found.named)
+        return found.text
 
     return RunConfig(
         model_provider=provider,
@@ -103,6 +155,18 @@ def run_config(note_failure: Callable[[str, str], None], provider: ModelProvider
         tool_error_formatter=format_error,
         tool_not_found_behavior="return_error_to_model",
     )
+
+
+def sdk_tool_failure(tool: str, error: Exception) -> Failure:
+    """Report the failure of a tool that the SDK has run (`tool_failure`).
+
+    The SDK wraps errors of MCP servers. Its own errors about the arguments of a model and about time limits are shown.
+    """
+    if isinstance(error, AgentsException) and isinstance(error.__cause__, Magent2Error):
+        return tool_failure(tool, error.__cause__)
+    if isinstance(error, ModelBehaviorError | ToolTimeoutError):
+        return Failure(mask_secrets(str(error)), cause_of(error), None, type(error).__name__)
+    return tool_failure(tool, error)
 
 
 def accepted_options(function: Callable[..., object], options: Mapping[str, object]) -> dict[str, object]:
@@ -129,15 +193,22 @@ async def follow_events(result: StreamedRun[EventT_co]) -> AsyncIterator[AsyncIt
 
     Without the cancellation, closing the events would wait for the whole run.
     """
-    events = result.stream_events()
+    async with closing_events(result.stream_events()) as events:
+        try:
+            yield events
+        except BaseException:
+            cancel = getattr(result, "cancel", None)
+            if cancel is not None:
+                cancel()
+            await _wait_for_end(result)
+            raise
+
+
+@asynccontextmanager
+async def closing_events(events: AsyncIterator[EventT]) -> AsyncIterator[AsyncIterator[EventT]]:
+    """Close a stream of events at the end of the block. The stream of a model need not have `aclose`."""
     try:
         yield events
-    except BaseException:
-        cancel = getattr(result, "cancel", None)
-        if cancel is not None:
-            cancel()
-        await _wait_for_end(result)
-        raise
     finally:
         close = getattr(events, "aclose", None)
         if close is not None:
@@ -235,17 +306,46 @@ def _translate(error: Exception, awaiting_model: bool) -> Magent2Error | None:
         return None
     if isinstance(error.__cause__, Magent2Error):  # the SDK wraps what a tool raises
         return error.__cause__
-    reason = f"{type(error).__name__}: {error}"
+    reason = _reason(error)
     if _is_too_long(error):
         return ContextTooLong(
             f"the conversation is too long for the model ({reason});"
             " start a new conversation, or use a model with a larger context"
         )
     if _is_transient(error, awaiting_model):
-        return ModelUnavailable(f"the model did not answer: {reason}")
+        return ModelUnavailable(f"the model did not answer: {reason}", retry_after_s=retry_after_s(error))
     if isinstance(error, REFUSALS):
         return ModelRefused(f"the model or a guardrail refused ({reason}); rephrase the request")
     return ModelError(f"the run failed ({reason}); {_next_step(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """What users may know of an error: its type, and the text if it is one of the SDK about the model or the run.
+
+    A provider may quote the key or the request in its text. The log gets it as the cause of our error.
+    """
+    name = type(error).__name__
+    if isinstance(error, (*REFUSALS, MaxTurnsExceeded, ModelBehaviorError)):
+        return f"{name}: {error}"
+    return f"{name}, status {error.status_code}" if isinstance(error, APIStatusError) else name
+
+
+def is_provider_failure(error: Exception) -> bool:
+    """Whether a model call failed because its provider cannot be reached or does not work now."""
+    return isinstance(error, ModelUnavailable) or _is_transient(error, awaiting_model=False)
+
+
+def retry_after_s(error: Exception) -> float | None:
+    """The delay that a provider asks for in a response header, in seconds. A date is ignored: clocks may differ."""
+    if isinstance(error, ModelUnavailable):
+        return error.retry_after_s
+    if not isinstance(error, APIStatusError):
+        return None
+    try:
+        seconds = float(error.response.headers.get("retry-after") or "")
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < float("inf") else None
 
 
 def _is_transient(error: Exception, awaiting_model: bool) -> bool:

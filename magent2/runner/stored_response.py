@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import logging
-import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from agents import ModelResponse, Usage
-from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseFunctionToolCall, ResponseUsage
 
 from magent2.bus.operations import PutBlob
 from magent2.bus.records import NewRecord
 from magent2.models.events import MessageEvent
-from magent2.models.json_types import JsonMapping, JsonObject
+from magent2.models.json_types import JsonMapping, JsonObject, encodable, storable
 from magent2.runner.context import RunContext
-from magent2.runner.event_mapping import INT_MAX_DIGITS, encodable
 from magent2.sessions.stream import event_payload, stream_record
 
 # A server repeats the request in its response (instructions, tools, settings), at length. None of that is stored.
@@ -31,6 +31,8 @@ IMAGE_CALL = "image_generation_call"
 IMAGE_MAX_BYTES = 8 << 20
 IMAGE_REJECTED = "[The model returned an image that is invalid or too large. It was not stored.]"
 IMAGE_SIGNATURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"RIFF": "image/webp"}
+
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # of a lone surrogate, or of a pair, which stays
 
 StoredAnswer: TypeAlias = JsonMapping  # a response as the Responses API defines it
 
@@ -44,6 +46,16 @@ def answer_json(response: Response) -> JsonObject:
     """The response as JSON. Fields that the SDK requires and that are not stored get default values."""
     stored = response.model_dump(mode="json", include=STORED_FIELDS, exclude_unset=True)
     return {**stored, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+
+
+def repair_arguments(response: Response) -> None:
+    """Replace lone surrogates in the arguments of calls. The SDK encodes them and would fail the whole run."""
+    for item in response.output:
+        if isinstance(item, ResponseFunctionToolCall) and _SURROGATE_ESCAPE.search(item.arguments):
+            try:
+                item.arguments = json.dumps(storable(json.loads(item.arguments)))
+            except ValueError:  # not JSON: the tool reports that to the model
+                continue
 
 
 def completed_event(answer: StoredAnswer) -> ResponseCompletedEvent:
@@ -88,35 +100,6 @@ def text_of(answer: StoredAnswer) -> str:
     messages: Sequence[JsonObject] = [item for item in answer.get("output", ()) if item.get("type") == "message"]
     parts = (part for item in messages for part in item.get("content") or ())
     return "".join(encodable(part["text"]) for part in parts if part.get("type") == "output_text" and part.get("text"))
-
-
-# --- Values that a log accepts.
-
-
-def storable(value: object) -> Any:
-    """A copy of the value that a log accepts. A model can write lone surrogates and numbers of any size."""
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, Mapping):
-        return {encodable(str(name)): storable(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
-    return value if is_plain(value) else str(value)
-
-
-def is_plain(value: object) -> bool:
-    """Whether the value is the same after a round trip through JSON."""
-    if isinstance(value, bool) or value is None:
-        return True
-    if isinstance(value, str):
-        return encodable(value) == value
-    if isinstance(value, int):
-        return len(str(abs(value))) <= INT_MAX_DIGITS
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if type(value) is list:
-        return all(is_plain(item) for item in cast(list[object], value))
-    return type(value) is dict and all(isinstance(name, str) and is_plain(item) for name, item in value.items())
 
 
 # --- Images.

@@ -27,6 +27,11 @@ def not_sent_text(held: int) -> str:
     return f"\n\n[Messages: {held} NOT sent (script failed)]" if held else ""
 
 
+def started_text(agents: Sequence[str]) -> str:
+    """The line of a block that failed about agents that it has started; empty if it started none."""
+    return f"\n\n[Agents: {len(agents)} started and still working: {', '.join(agents)}]" if agents else ""
+
+
 def failure_lines(failures: Sequence[FailedSend]) -> list[str]:
     return [f"{failure.send.prepared.tool} to {failure.send.prepared.target}: {failure.reason}" for failure in failures]
 
@@ -36,6 +41,7 @@ class BlockOutcome:
     """An `OutcomeBuilder`: words the result of a block when it is known which of its messages are sent.
 
     `held` counts the messages that the block held when it ended, also if it failed and they are discarded.
+    `started_agents` are the subagents that it started. They go on working if it fails.
     """
 
     conversation_id: str
@@ -43,6 +49,7 @@ class BlockOutcome:
     result: BlockResult
     held: int
     duration_ms: int
+    started_agents: Sequence[str] = ()
 
     def build(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
         result, failure = self.result, self.result.failure
@@ -51,7 +58,8 @@ class BlockOutcome:
         else:
             sends, failures = (), ()
             last_line = failure.text.strip().rpartition("\n")[2]
-            status, error = not_sent_text(self.held), f"{failure.kind}: {last_line}"
+            status = started_text(self.started_agents) + not_sent_text(self.held)
+            error = f"{failure.kind}: {last_line}"
         parts = (result.output.rstrip("\n"), result.value or "", "" if failure is None else failure.text)
         text = ("\n".join(part for part in parts if part) or NOTHING_PRINTED) + status
         event = BlockEvent(
@@ -77,5 +85,7 @@ class InterruptedBlock:
     scope: CallScope
 
     def build(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
+        scope = self.scope
         stopped = BlockResult("", failure=BlockFailure("stopped", "the run was stopped before the block ended"))
-        return BlockOutcome(self.scope.run.conversation_id, self.code, stopped, len(self.scope.held), 0).build((), ())
+        # A stop of the run reaches the agents that it has started, so they are not reported as working.
+        return BlockOutcome(scope.run.conversation_id, self.code, stopped, len(scope.held), 0).build((), ())

@@ -33,13 +33,17 @@ class BlockLimits:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Code to run: the functions it may call with their type stubs, and the values of its clock and random seed."""
+    """Code to run: the functions it may call with their type stubs, and the values of its clock and random seed.
+
+    It runs in the share of `principal`.
+    """
 
     code: str
     functions: Sequence[str] = ()
     stubs: str = ""
     clock: datetime = EPOCH
     seed: str = ""
+    principal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,14 @@ class AbortBlock(Exception):
         self.failure = failure
 
 
+class RaisedByTool(Exception):
+    """What the program sees of an error of a tool: the type of the original, with a text that may be shown."""
+
+    def __init__(self, text: str, original: Exception) -> None:
+        super().__init__(text)
+        self.original = original
+
+
 # Runs a function that the program calls, by name, with its arguments. An exception is raised in the program.
 HostCall: TypeAlias = Callable[[str, tuple[object, ...], Mapping[str, object]], Awaitable[object]]
 # The same for calls that need no event loop, on the thread of the program; `None` if it must be a `HostCall`.
@@ -85,7 +97,8 @@ class Sandbox(Protocol):
 
     A program reaches the functions it was given and nothing else: no file, network, process or other program. Its types
     are checked against the stubs before it runs. No state is left when it ends. The same program with the same results
-    of its calls does the same every time. `run` always returns a result; it raises only if its task is cancelled.
+    of its calls does the same every time. Programs of one principal do not keep those of another waiting. `run` always
+    returns a result; it raises only if its task is cancelled.
     """
 
     async def run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import signal
 import threading
 import weakref
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from typing import TypeVar
 
 from pydantic_monty import ExternalSettledResult, Monty, MontyError
 
+from magent2.fair_share import FairSlots
 from magent2.sandbox.interface import (
     CODE_MAX_BYTES,
     AbortBlock,
@@ -28,7 +30,6 @@ from magent2.sandbox.interface import (
     HostCall,
     Program,
     QuickCall,
-    Sandbox,
 )
 from magent2.sandbox.monty_session import BlockSession, FunctionCall, TooManyCalls, exception_of, failure_of
 from magent2.tools.interface import ReleasableSlot
@@ -40,17 +41,37 @@ log = logging.getLogger(__name__)
 # What Monty raises for values that it cannot convert, and for invalid states of its own.
 MONTY_FAULTS = (RuntimeError, TypeError, ValueError, MemoryError, RecursionError, OverflowError)
 PROCESSES_MAX = 4  # blocks that run at the same time; a block that waits for an answer has released its process
+PROCESSES_PER_PRINCIPAL_MAX = 2  # of them, those of one principal
 CHECKED_MAX = 1024  # programs whose type check is remembered
 BLOCKS_PER_PROCESS = 200  # then the process is replaced
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what the host process reacts to by itself
+
+
+def _block_stop_signals() -> None:
+    """Block the stop signals in a thread that starts processes: they inherit the mask.
+
+    Ctrl-C goes to the process group of the terminal, and systemd may send SIGTERM to all processes of a unit. The host
+    then drains, and the blocks that run have to end normally. A process group of their own would protect them from the
+    first only, and Monty has no option for it. A process of the pool ends when the host closes its standard input, or
+    by SIGKILL.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 class MontySandbox:
     """A `Sandbox` for one event loop. Its processes start with the first block and end with `aclose`."""
 
-    def __init__(self, limits: BlockLimits | None = None, processes: int = PROCESSES_MAX) -> None:
+    def __init__(
+        self,
+        limits: BlockLimits | None = None,
+        processes: int = PROCESSES_MAX,
+        per_principal: int = PROCESSES_PER_PRINCIPAL_MAX,
+    ) -> None:
         self.limits = limits or BlockLimits()
-        self._slots = asyncio.Semaphore(processes)
-        self._threads = ThreadPoolExecutor(processes + 1, thread_name_prefix="python-block")
+        self.slots = FairSlots(processes, per_principal)
+        self._threads = ThreadPoolExecutor(
+            processes + 1, thread_name_prefix="python-block", initializer=_block_stop_signals
+        )
         self._processes = processes
         self._pool: Monty | None = None
         self._starting = threading.Lock()
@@ -77,10 +98,6 @@ class MontySandbox:
         if pool is not None:
             await self.in_thread(lambda: pool.__exit__(None, None, None))
         self._threads.shutdown(wait=False)
-
-    @property
-    def slots(self) -> asyncio.Semaphore:
-        return self._slots
 
     def pool(self) -> Monty:
         with self._starting:
@@ -182,13 +199,13 @@ class _Block:
             return exception_of(error)
 
     async def _take_slot(self) -> None:
-        await self._sandbox.slots.acquire()
+        await self._sandbox.slots.acquire(self._program.principal)
         self._has_slot = True
 
     def _return_slot(self) -> None:
         if self._has_slot:
             self._has_slot = False
-            self._sandbox.slots.release()
+            self._sandbox.slots.release(self._program.principal)
 
     async def release(self) -> None:
         """Store the state of the program and release its process while a call waits. `whole_s` stops counting."""
@@ -229,9 +246,22 @@ class LoopSandbox:
     It makes one sandbox per loop. `aclose` closes that of the loop it is called on.
     """
 
-    def __init__(self, make: Callable[[], Sandbox] = MontySandbox) -> None:
+    def __init__(self, make: Callable[[], MontySandbox] = MontySandbox) -> None:
         self._make = make
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Sandbox] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()  # guards the dictionary, not the sandboxes
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MontySandbox] = weakref.WeakKeyDictionary()
+
+    @property
+    def busy(self) -> int:
+        """Processes that run a block."""
+        with self._lock:
+            return sum(sandbox.slots.busy for sandbox in self._by_loop.values())
+
+    @property
+    def waiting(self) -> int:
+        """Blocks that wait for a process."""
+        with self._lock:
+            return sum(sandbox.slots.waiting for sandbox in self._by_loop.values())
 
     async def run(
         self,
@@ -241,11 +271,14 @@ class LoopSandbox:
         quick: QuickCall | None = None,
     ) -> BlockResult:
         loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            self._by_loop[loop] = self._make()
-        return await self._by_loop[loop].run(program, call, on_slot, quick)
+        with self._lock:
+            if loop not in self._by_loop:
+                self._by_loop[loop] = self._make()
+            sandbox = self._by_loop[loop]
+        return await sandbox.run(program, call, on_slot, quick)
 
     async def aclose(self) -> None:
-        sandbox = self._by_loop.pop(asyncio.get_running_loop(), None)
+        with self._lock:
+            sandbox = self._by_loop.pop(asyncio.get_running_loop(), None)
         if sandbox is not None:
             await sandbox.aclose()

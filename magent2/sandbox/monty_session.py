@@ -29,7 +29,7 @@ from pydantic_monty import (
     SyncSnapshot,
 )
 
-from magent2.sandbox.interface import BlockFailure, BlockLimits, BlockResult, Program, QuickCall
+from magent2.sandbox.interface import BlockFailure, BlockLimits, BlockResult, Program, QuickCall, RaisedByTool
 
 ERROR_MAX_CHARS = 4000
 VALUE_MAX_CHARS = 8000
@@ -41,6 +41,9 @@ MONTY_SCRIPT = "<python-input-0>"  # Monty's name for the code, in tracebacks
 RAISABLE: Mapping[type[Exception], ExcType] = {
     PermissionError: "PermissionError",
     FileNotFoundError: "FileNotFoundError",
+    FileExistsError: "FileExistsError",
+    IsADirectoryError: "IsADirectoryError",
+    NotADirectoryError: "NotADirectoryError",
     TimeoutError: "TimeoutError",
     LookupError: "LookupError",
     NotImplementedError: "NotImplementedError",
@@ -49,6 +52,11 @@ RAISABLE: Mapping[type[Exception], ExcType] = {
     ValueError: "ValueError",
     OSError: "OSError",
 }
+# Monty's interpreter has these names, but the stubs of its type checker lack them and refuse `except PermissionError`.
+MISSING_STUBS = "".join(
+    f"class {name}(OSError): ...\n"
+    for name in ("PermissionError", "FileNotFoundError", "FileExistsError", "IsADirectoryError", "NotADirectoryError")
+)
 
 
 class TooManyCalls(Exception):
@@ -85,7 +93,7 @@ class BlockSession:
 
     def start(self, pool: Monty, *, checked: bool) -> FunctionCall | BlockResult:
         program = self._program
-        stubs = None if checked else program.stubs
+        stubs = None if checked else MISSING_STUBS + program.stubs
         session = pool.checkout(
             script_name=SCRIPT,
             limits=self._resources(),
@@ -208,8 +216,9 @@ class BlockSession:
 
 def exception_of(error: Exception) -> ExternalSettledResult:
     """An exception of the host in the form in which Monty raises it in the program."""
-    name = next((name for kind, name in RAISABLE.items() if isinstance(error, kind)), None)
-    return {"exc_type": name or "Exception", "message": str(error) or type(error).__name__}
+    original = error.original if isinstance(error, RaisedByTool) else error
+    name = next((name for kind, name in RAISABLE.items() if isinstance(original, kind)), None)
+    return {"exc_type": name or "Exception", "message": str(error) or type(original).__name__}
 
 
 def _function_named(name: str) -> Callable[[], None]:

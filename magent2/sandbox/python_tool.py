@@ -22,7 +22,15 @@ from magent2.bus.log import Log
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import BlockDiverged, BlockFailed, InvalidInput
 from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
-from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
+from magent2.sandbox.interface import (
+    AbortBlock,
+    BlockFailure,
+    BlockResult,
+    Program,
+    QuickResult,
+    RaisedByTool,
+    Sandbox,
+)
 from magent2.tools.default_tools import RUN_PYTHON, RUN_PYTHON_DESCRIPTION, RUN_PYTHON_SCHEMA
 from magent2.tools.definition import (
     JsonSchema,
@@ -31,8 +39,9 @@ from magent2.tools.definition import (
     ToolExecutionContext,
     ToolExecutionResult,
     ToolSignature,
+    json_result,
 )
-from magent2.tools.interface import CallScope, FailedSend, HeldSend, ReleasableSlot, call_scope
+from magent2.tools.interface import CallScope, FailedSend, HeldSend, ReleasableSlot, call_scope, tool_failure
 from magent2.tools.sending import plan_held_sends, refusal_as_conflict, replan_held_sends
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
@@ -92,6 +101,7 @@ class PythonTool:
             observed=call.observed,
             call_writer=call.call_writer,
             wait_hooks=call.wait_hooks,
+            threads=call.threads,
         )
         call.outcome = InterruptedBlock(code, scope)  # recorded if the run is stopped while the block runs
         outcome = await self._run(code, scope)
@@ -104,12 +114,13 @@ class PythonTool:
     async def _run(self, code: str, scope: CallScope) -> BlockOutcome:
         started = time.monotonic()
         with call_scope(scope):
-            result = await self._run_program(code, scope, scope.key)
+            result = await self._run_program(code, scope, scope.send_key)
         if result.failure is None:
             result = replace(result, failure=_divergence(scope))
         scope.skip_turn = scope.skip_turn and result.failure is None
         duration_ms = round((time.monotonic() - started) * 1000)
-        return BlockOutcome(scope.run.conversation_id, code, result, len(scope.held), duration_ms)
+        agents = tuple(scope.started_agents)
+        return BlockOutcome(scope.run.conversation_id, code, result, len(scope.held), duration_ms, agents)
 
     async def _run_nested(self, code: str, scope: CallScope) -> ToolExecutionResult[str]:
         """Run a block inside a block. Its messages wait for the outer block; if it fails, they are discarded."""
@@ -119,7 +130,7 @@ class PythonTool:
         scope.depth += 1
         try:
             async with scope.slot_released():
-                result = await self._run_program(code, scope, f"{scope.key}/{first}")
+                result = await self._run_program(code, scope, f"{scope.send_key}/{first}")
         finally:
             scope.depth -= 1
         if result.failure is not None:
@@ -133,7 +144,7 @@ class PythonTool:
         if self.late is not None:  # a late tool does not replace one of the same name
             functions = {**functions_of(await self.late()), **self.functions}
             stubs = stubs_of(functions.values())
-        program = Program(code, tuple(functions), stubs, _clock_of(scope), seed)
+        program = Program(code, tuple(functions), stubs, _clock_of(scope), seed, scope.run.principal)
         calls = _BlockCalls(functions, scope, ToolExecutionContext(scope.run, scope))
         try:
             return await self.sandbox.run(program, calls.call, calls.add_slot, calls.hold)
@@ -164,7 +175,11 @@ class _BlockCalls:
         tool = function.tool
         if tool.hold is None or tool.needs_approval or tool.repeat == "never":
             return None
-        answer = tool.hold(_json_arguments(name, function.bind(args, kwargs)), self.context)
+        arguments = _json_arguments(name, function.bind(args, kwargs))
+        try:
+            answer = tool.hold(arguments, self.context)
+        except Exception as error:
+            raise self._raised(tool, error) from error
         return None if answer is None else QuickResult(answer)
 
     async def call(self, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
@@ -174,13 +189,22 @@ class _BlockCalls:
         if tool.needs_approval:
             raise PermissionError(f"{tool.name} needs a person's approval; call it by itself, not from Python")
         try:
-            result = await tool.run(arguments, self.scope.run)
+            with self.scope.block_call():
+                try:
+                    result = await tool.run(arguments, self.scope.run)
+                except (AbortBlock, BlockDiverged):
+                    raise
+                except Exception as error:
+                    raise self._raised(tool, error) from error
         except BlockDiverged as error:
             raise AbortBlock(BlockFailure("diverged", str(error))) from error
         finally:
             # The tool may have changed anything: messages that are held from now on are planned with new reads.
             self.scope.plan_cache.forget()
-        return _json_value(result.typed_result)
+        return json_result(tool.name, result.typed_result)
+
+    def _raised(self, tool: ToolDefinition, error: Exception) -> RaisedByTool:
+        return RaisedByTool(tool_failure(tool.name, error, self.scope).text, error)
 
 
 def _divergence(scope: CallScope) -> BlockFailure | None:
@@ -211,19 +235,6 @@ def _json_arguments(name: str, arguments: Mapping[str, object]) -> dict[str, obj
         raise ValueError(f"the arguments of {name}() take {len(text)} bytes, the limit is {ARGUMENTS_MAX_BYTES}")
     json_arguments: dict[str, object] = orjson.loads(text)
     return json_arguments
-
-
-def _json_value(value: object) -> object:
-    """The result of a tool as a block gets it: as JSON, or as text if it is not JSON."""
-    try:
-        return orjson.loads(orjson.dumps(value, default=_as_json))
-    except (orjson.JSONEncodeError, RecursionError):
-        return str(value)
-
-
-def _as_json(value: object) -> object:
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) else str(value)
 
 
 async def _send_without_run(scope: CallScope, outcome: BlockOutcome) -> str:

@@ -10,20 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
-from magent2.mail.delivery import SendOptions, deliver
+from magent2.mail.delivery import SendOptions, deliver, find_mail
 from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.sessions.folds import approvable_calls
-from magent2.sessions.history import ApprovalRequest, DecisionStatus, HistoryReader, RunRecord, read_history
+from magent2.sessions.history import (
+    ApprovalRequest,
+    DecisionStatus,
+    HistoryReader,
+    RunRecord,
+    find_runs,
+    read_history,
+)
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a decision by default
 EXPIRY_SENDER = "system"  # sender of the decision `expire`
@@ -53,6 +60,7 @@ class Approval:
     status: ApprovalStatus = "pending"
     decided_by: str | None = None
     reason: str | None = None
+    due_ms: int | None = None  # `expires_ms` by the log clock, which decides
 
     @property
     def key(self) -> tuple[int, str]:
@@ -90,7 +98,7 @@ def _approval(run: RunRecord, turn: int, call: ApprovalRequest) -> Approval:
     output = run.answers[turn]["response"].get("output", ()) if turn in run.answers else ()
     _, arguments = approvable_calls(output).get(call["call_id"], ("", ""))
     decision = run.decisions.get((turn, call["call_id"]))
-    return Approval(
+    approval = Approval(
         run.run,
         run.agent,
         turn,
@@ -99,31 +107,38 @@ def _approval(run: RunRecord, turn: int, call: ApprovalRequest) -> Approval:
         call["speaker"],
         arguments,
         call["expires_ms"],
-        *(("pending", None, None) if decision is None else (decision["status"], decision["by"], decision["reason"])),
+        due_ms=call.get("due_ms"),
     )
+    if decision is None:
+        return approval
+    return replace(approval, status=decision["status"], decided_by=decision["by"], reason=decision["reason"])
 
 
 async def find_approvals(log: Log, conversation: str, history_reader: HistoryReader = read_history) -> list[Approval]:
-    """All calls that need or needed approval, oldest first.
+    """The calls that need or needed approval, oldest first: all that wait, and those of the last runs that asked.
 
     A decision that lies in the agent's inbox is included before a worker has read it.
     """
     history = await history_reader(log, conversation)
+    return await _approvals_of(log, conversation, history.runs.values())
+
+
+async def _approvals_of(log: Log, conversation: str, runs: Iterable[RunRecord]) -> list[Approval]:
     found: list[Approval] = []
-    for run in history.runs.values():
+    for run in runs:
         for approval in run_approvals(run):
             if approval.status == "pending":
                 if run.end is not None:
                     continue  # the run was stopped: the call does not wait any more
-                found.append(await _with_decision(log, approval))
+                found.append(await _with_decision(log, conversation, approval))
             else:
                 found.append(approval)
     return found
 
 
-async def _with_decision(log: Log, approval: Approval) -> Approval:
+async def _with_decision(log: Log, conversation: str, approval: Approval) -> Approval:
     """The call with the decision from the agent's inbox, if there is one."""
-    record = await log.find(control_topic(approval.agent), approval.decision_id)
+    record = await find_mail(log, control_topic(approval.agent), conversation, approval.decision_id)
     return approval if record is None or record.erased else apply_decision(approval, record.payload)
 
 
@@ -175,7 +190,7 @@ async def decide_approval(
             await deliver(log, letter, options)
             return apply_decision(approval, letter.model_dump())
         except IdConflict:
-            approval = await _with_decision(log, approval)
+            approval = await _with_decision(log, conversation, approval)
     if approval.status != STATUS_OF[decision]:
         raise AlreadyDecided(f"call {call_id!r} is {approval.status} already, by {approval.decided_by}")
     return approval
@@ -187,7 +202,7 @@ async def expire_approval(log: Log, conversation: str, approval: Approval) -> Js
     try:
         await deliver(log, letter)
     except IdConflict:
-        record = await log.find(control_topic(approval.agent), approval.decision_id)
+        record = await find_mail(log, control_topic(approval.agent), conversation, approval.decision_id)
         if record is not None and not record.erased:
             return record.payload
     return letter.model_dump()
@@ -195,8 +210,17 @@ async def expire_approval(log: Log, conversation: str, approval: Approval) -> Js
 
 async def _find_call(log: Log, conversation: str, call_id: str, history_reader: HistoryReader) -> Approval:
     """The call of that id: a pending one if there is one, else the last."""
-    found = await find_approvals(log, conversation, history_reader)
+    history = await history_reader(log, conversation)
+    found = await _approvals_of(log, conversation, history.runs.values())
     named = [approval for approval in found if approval.call_id == call_id]
+    if not named and history.dropped.asked:
+        runs = await find_runs(log, conversation, lambda payload: _asks_for(payload, call_id))
+        named = [approval for approval in await _approvals_of(log, conversation, runs) if approval.call_id == call_id]
     if not named:
         raise UnknownCall(f"no call {call_id[:80]!r} waits for approval in {conversation!r}; list those that do")
     return next((approval for approval in named if approval.status == "pending"), named[-1])
+
+
+def _asks_for(payload: JsonMapping, call_id: str) -> bool:
+    """Whether a record of the history asks for approval of the call."""
+    return payload["kind"] == "pause" and any(call["call_id"] == call_id for call in payload["calls"])

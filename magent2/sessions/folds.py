@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypeAlias, TypedDict, cast
 
 from magent2.bus.records import Record
-from magent2.sessions.history import History, RunRecord, SeenSteer
+from magent2.sessions.history import History, RunRecord, SeenSteer, sum_usage
 from magent2.sessions.stream import REPLY_TO, flat_event
 
 InputItem: TypeAlias = dict[str, object]  # an item of the input of a model, in the form of the Responses API
@@ -34,28 +34,12 @@ def label_sender(source: str, text: str) -> str:
     return f"[{source}]: {text}"
 
 
-def model_input(
-    history: History, agent: str, run: RunRecord, runs_max: int, block: SteerFormat = label_sender
-) -> ModelInput:
-    """The earlier runs that the agent may see, up to the start of this run, then the question of this run.
-
-    Agents of one scenario see each other's runs. An agent outside a scenario sees its own runs only.
-    """
-    earlier = [
-        other for other in history.runs.values() if 0 < other.ended <= run.seen and _is_shared(other, run, agent)
-    ]
+def model_input(history: History, run: RunRecord, runs_max: int, block: SteerFormat = label_sender) -> ModelInput:
+    """The earlier runs that the run may see, up to its start, then the question of this run."""
+    earlier, left_out = history.earlier_runs(run)
     kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
     items = [item for other in kept for item in run_items(other, block)]
-    return ModelInput([*items, question_item(run)], len(earlier) - len(kept), len(kept))
-
-
-def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
-    """Manual tool runs are never part of the input; routing runs only of that of other routing runs."""
-    kind = other.spec.get("kind")
-    if kind == "tool" or kind != run.spec.get("kind"):
-        return False
-    scenario = run.spec.get("scenario_id")
-    return other.agent == agent or (scenario is not None and other.spec.get("scenario_id") == scenario)
+    return ModelInput([*items, question_item(run)], left_out + len(earlier) - len(kept), len(kept))
 
 
 def run_items(run: RunRecord, block: SteerFormat = label_sender) -> list[InputItem]:
@@ -193,10 +177,9 @@ class UsageTotals(TypedDict):
 
 
 def session_usage(history: History) -> UsageTotals:
-    """Add up the usage of all ended runs."""
-    total: dict[str, object] = {}
-    by_agent: dict[str, dict[str, object]] = {}
-    runs = 0
+    """Add up the usage of all ended runs, those that the history has dropped too."""
+    total, runs = dict(history.dropped.usage), history.dropped.ended
+    by_agent = {agent: dict(usage) for agent, usage in history.dropped.by_agent.items()}
     for run in history.runs.values():
         usage = run.end.get("usage") if run.end is not None else None
         runs += run.end is not None
@@ -204,15 +187,3 @@ def session_usage(history: History) -> UsageTotals:
             total = sum_usage(total, usage)
             by_agent[run.agent] = sum_usage(by_agent.get(run.agent, {}), usage)
     return {"usage": total, "runs": runs, "by_agent": by_agent}
-
-
-def sum_usage(total: Mapping[str, object], more: Mapping[str, object]) -> dict[str, object]:
-    """Add up the numbers of two usage objects, nested ones too. Values that are not numbers are left out."""
-    summed = dict(total)
-    for name, value in more.items():
-        known = summed.get(name)
-        if isinstance(value, Mapping):
-            summed[name] = sum_usage(known if isinstance(known, Mapping) else {}, value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            summed[name] = value + (known if isinstance(known, int | float) else 0)
-    return summed

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
+from magent2.mail.delivery import find_mail
 from magent2.mail.headers import COPIES
 from magent2.models.address import chat_topic
-from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
+from magent2.models.json_types import JsonMapping
+from magent2.sessions.history import History, HistoryReader, RunRecord, find_runs, read_history
 
 # --- The outcome: the run that answers the message, folded while the stream is read. Pure.
 
@@ -143,8 +145,8 @@ class MessageProgress:
     headers: dict[str, object] = field(default_factory=dict)
 
 
-def receipts_of(history: History, envelope_id: str) -> Iterator[RunReceipt]:
-    for run in history.runs.values():
+def receipts_of(runs: Iterable[RunRecord], envelope_id: str) -> Iterator[RunReceipt]:
+    for run in runs:
         if run.envelope.get("id") == envelope_id:
             yield RunReceipt(run.agent, run.run, None, *_status_of(run))
         for turn in run.answers:
@@ -164,8 +166,37 @@ async def find_message_progress(
     if record is None or record.erased:
         return None
     history = await history_reader(log, conversation)
-    receipts = tuple(receipts_of(history, envelope_id))
+    receipts = tuple(receipts_of(history.runs.values(), envelope_id))
     copies = record.headers.get(COPIES)
-    waiting = max(0, (copies if isinstance(copies, int) else 1) - len(receipts))
+    recipients = copies if isinstance(copies, int) else 1
+    if len(receipts) < recipients and await _may_be_dropped(log, history, conversation, envelope_id):
+        runs = await find_runs(log, conversation, lambda payload: _has_message(payload, envelope_id))
+        receipts = tuple(receipts_of(runs, envelope_id))
+    waiting = max(0, recipients - len(receipts))
     status = max((receipt.status for receipt in receipts), key=STATUS_RANK.index, default=STATUS_RANK[0])
     return MessageProgress(status, waiting, receipts, str(record.payload.get("sender", "")), dict(record.headers))
+
+
+async def _may_be_dropped(log: Log, history: History, conversation: str, envelope_id: str) -> bool:
+    """Whether a run that the history has dropped may have received the message.
+
+    An agent gets the mail of a conversation in the order of its inbox, so no dropped run has received mail behind the
+    last that any of them has. Where that is unknown, the mail of the agent's newest run is the limit. A message that is
+    not in the inbox any more was removed by retention, after it was read.
+    """
+    newest = {run.agent: run.mail for run in history.runs.values()}
+    for agent, received in history.dropped.received.items():
+        inbox, limit = chat_topic(agent), newest.get(agent, 0) if received is None else received
+        copy = await find_mail(log, inbox, conversation, envelope_id)
+        if copy is None and not (await log.describe(inbox))[0].floor:
+            continue
+        if copy is None or not limit or copy.seq <= limit:
+            return True
+    return False
+
+
+def _has_message(payload: JsonMapping, envelope_id: str) -> bool:
+    """Whether a record of the history says that a run has received the message."""
+    if payload["kind"] == "start":
+        return bool(payload["envelope"].get("id") == envelope_id)
+    return any(steer["id"] == envelope_id for steer in payload.get("steers", ()))

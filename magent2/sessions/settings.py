@@ -15,7 +15,7 @@ from magent2.bus.records import NewRecord, TopicInfo
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import NameTaken, TopicDeleted
 from magent2.mail.headers import ACTIVE_AGENT, OWNER
-from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
+from magent2.models.address import agent_topic, check_conversation_id, check_name, history_topic, stream_topic
 from magent2.models.events import SessionEvent
 from magent2.models.json_types import JsonMapping
 from magent2.models.principal import Principal
@@ -72,7 +72,7 @@ async def configure_session(log: Log, session_id: str, principal: Principal, cha
 
     The principal owns a new session. Raises `NameTaken` for a session of another owner or the name of an agent.
     """
-    check_name(session_id, "session id")
+    check_conversation_id(session_id, "session id")
     check_name(principal.name, "owner")
     topic = stream_topic(session_id)
     history: History | None = None

@@ -13,11 +13,18 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, HeadIs, LastSeqIs, Read, SetHead, Topics
 from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
 from magent2.bus.retry import retry_on_conflict
-from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
-from magent2.mail.conversation_state import ActiveAgentCache
+from magent2.errors import ConditionFailed, NameTaken, QueueFull, TopicDeleted, UnknownCursor
+from magent2.mail.conversation_state import ActiveAgentCache, read_state
 from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
 from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT, ConversationHead
-from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
+from magent2.models.address import (
+    agent_topic,
+    chat_topic,
+    check_conversation_id,
+    check_name,
+    conversation_topics,
+    stream_topic,
+)
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
 from magent2.models.principal import Principal
@@ -65,7 +72,7 @@ class Session:
 
 async def create_session(log: Log, session_id: str, owner: str, fields: Mapping[str, object] | None = None) -> Session:
     """Create a session, once: a repeat by the same owner returns it. Raises `NameTaken` for another owner."""
-    check_name(session_id, "session id")
+    check_conversation_id(session_id, "session id")
     check_name(owner, "owner")
     topic = stream_topic(session_id)
     event = SessionEvent(conversation_id=session_id, status="created", data=dict(fields or {}))
@@ -228,7 +235,7 @@ class SessionStore:
     """Sessions on an event loop. All state is on the bus, so any number of stores may share one.
 
     `deliveries` observes the messages that are delivered. `admit` gets the conversation of a message before it is
-    delivered, and may refuse it by raising an error. Commands are not subject to it.
+    delivered, and may refuse it with `QueueFull`. Commands and repeats of accepted messages are not refused.
     """
 
     def __init__(
@@ -250,17 +257,31 @@ class SessionStore:
 
     async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver a message and show it in the conversation."""
-        if self._admit is not None and envelope.type == "message":
-            await self._admit(envelope.conversation_id)
+        if envelope.type == "message":
+            await self._check_admission(envelope, options)
         return await self._seen(
             lambda log, known: post_message(log, envelope, known, self._active_agents), envelope, options
         )
 
     async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver mail that is not shown in the conversation, such as a manual tool call or a routing question."""
-        if self._admit is not None:
-            await self._admit(envelope.conversation_id)
+        await self._check_admission(envelope, options)
         return await self._seen(lambda log, known: deliver(log, envelope, known), envelope, options)
+
+    async def _check_admission(self, envelope: MessageEnvelope, options: SendOptions | None) -> None:
+        """Raise `QueueFull` for a new message that `admit` refuses. A repeat adds nothing to the queue and passes.
+
+        Whether the principal may write there is checked first: another user must not learn which ids exist.
+        """
+        if self._admit is None:
+            return
+        try:
+            await self._admit(envelope.conversation_id)
+        except QueueFull:
+            log = Log(self.bus)
+            await read_state(log, envelope, None if options is None else options.principal)
+            if await log.find(chat_topic(envelope.conversation_id), envelope.id) is None:
+                raise
 
     async def _seen(
         self,
@@ -284,8 +305,7 @@ class SessionStore:
         history_reader: HistoryReader = read_history,
     ) -> DeliveryResult:
         """Send a steer to the runs in progress and show it; see `magent2.sessions.steering.steer`."""
-        if self._admit is not None:
-            await self._admit(envelope.conversation_id)
+        await self._check_admission(envelope, options)
         chosen = with_user_message(envelope, options or SendOptions(), steer=True)
         return await steer(
             Log(self.bus), envelope, chosen, require_active=require_active, history_reader=history_reader
@@ -309,15 +329,20 @@ class SessionStore:
         return page.records
 
     async def sessions(
-        self, owner: str | None = None, before: tuple[int, str] | None = None, limit: int = 100
+        self,
+        owner: str | None = None,
+        before: tuple[int, str] | None = None,
+        limit: int = 100,
+        *,
+        with_hidden: bool = False,
     ) -> tuple[tuple[Session, ...], tuple[int, str] | None]:
         """One page of sessions, most recently active first, and the position of the next page.
 
         A page may have fewer than `limit` sessions and still not be the last: hidden ones are left out.
         """
         page: TopicList = await self.bus.acall(Topics("stream:", owner, before, limit))
-        visible = (info for info in page.topics if not info.head.get(HIDDEN))
-        return tuple(Session.of(info) for info in visible), page.next
+        shown = (info for info in page.topics if with_hidden or not info.head.get(HIDDEN))
+        return tuple(Session.of(info) for info in shown), page.next
 
     async def delete(self, session_id: str) -> None:
         await delete_session(Log(self.bus), session_id)

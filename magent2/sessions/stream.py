@@ -9,9 +9,10 @@ from magent2.bus.records import NewRecord, Record
 from magent2.models.address import stream_topic
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import RunFields
-from magent2.models.json_types import JsonObject
+from magent2.models.json_types import JsonObject, storable
 
 CLOSING = ("output", "message")
+CLOSING_RUN = ("restarted", "stopped", "failed")  # statuses of a run after which its tokens so far are obsolete
 
 
 def stream_record(
@@ -19,8 +20,9 @@ def stream_record(
 ) -> NewRecord:
     """An event as a record. `fields` are v1.1 fields of the run; fields of the event itself take precedence.
 
-    A token is a draft of its message, and the output or message of the same id closes it: retention may then drop the
-    drafts. An event without a message id is neither.
+    A token is a draft of its run, or of its message if it has no run. It is closed by the next output or message of
+    that run, which has the whole text, or by the event that the run was stopped, has failed or is restarted: then no
+    text follows. Retention may drop closed drafts.
     """
     return payload_record(event_payload(event) if fields is None else {**fields, **event_payload(event)})
 
@@ -28,22 +30,30 @@ def stream_record(
 def payload_record(payload: JsonObject) -> NewRecord:
     """The record of an event that is JSON already. The record keeps the dict, so the caller must not change it."""
     topic = stream_topic(str(payload["conversation_id"]))
-    message, kind = payload.get("message_id"), payload.get("event")
+    kind = payload.get("event")
+    draft = payload.get("run_id") or payload.get("message_id")
     if kind == "token":
-        return NewRecord(topic, payload, draft=message)
-    return NewRecord(topic, payload, closes=message if kind in CLOSING else None)
+        return NewRecord(topic, payload, draft=draft)
+    closes = kind in CLOSING or (kind == "run" and payload.get("status") in CLOSING_RUN)
+    return NewRecord(topic, payload, closes=draft if closes else None)
 
 
 def event_payload(event: BaseStreamEvent | Mapping[str, object]) -> JsonObject:
     """An event as JSON, from a model or a mapping. Fields of v1.1 events that are not set are left out."""
     if isinstance(event, dict):  # the frequent case: tokens
         return dict(event)
-    if isinstance(event, BaseStreamEvent):
-        return event.model_dump(mode="json", exclude_none=isinstance(event, RunFields))
-    return dict(event)
+    if not isinstance(event, BaseStreamEvent):
+        return dict(event)
+    drop_none = isinstance(event, RunFields)
+    try:
+        return event.model_dump(mode="json", exclude_none=drop_none)
+    except (ValueError, RecursionError):  # the author of a runner may put anything into the fields
+        fields = storable({name: value for name, value in event if value is not None or not drop_none})
+        return {**fields, **event.model_dump(mode="json", include=set(BaseStreamEvent.model_fields))}
 
 
-# Flat events: the second form of a conversation's records, made for chat pages
+# Flat events: the records of a conversation as the session API (`/api/…`) shows them. `SessionEvent` is something else:
+# a record that the conversation was created or changed.
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 KIND_MAX_CHARS = 64
@@ -80,7 +90,10 @@ _FLAT_TYPES = {
 
 
 class FlatEvent(TypedDict):
-    """A record in the second form. `data` holds the fields that have no place of their own."""
+    """A record as the session API shows it; `ApiEvent` in `models/api/messages.py` is its schema.
+
+    `data` holds the fields that have no place of their own.
+    """
 
     session_id: str
     seq: int
@@ -128,8 +141,15 @@ def _flat_type(payload: Mapping[str, object]) -> _FlatType:
         return _FlatType("tool_call" if _is_call(payload) else "tool_result", TOOL)
     if kind == "run":
         return _FlatType("run", None, payload.get("status") in ("finished", "failed", "stopped"))
-    named = isinstance(kind, str) and 0 < len(kind) <= KIND_MAX_CHARS and kind.isprintable()
-    return _FlatType(str(kind) if named else UNNAMED)
+    return _FlatType(kind_of(payload))
+
+
+def kind_of(payload: Mapping[str, object]) -> str:
+    """Return the kind of a record, or `record` for one whose `event` cannot stand in an `event:` line."""
+    kind = payload.get("event")
+    if isinstance(kind, str) and 0 < len(kind) <= KIND_MAX_CHARS and kind.isprintable():
+        return kind
+    return UNNAMED
 
 
 def _is_call(payload: Mapping[str, object]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -107,6 +109,15 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class PlaceUsage(Protocol):
+    """Places that are limited in number: how many are in use, and how many callers wait for one."""
+
+    @property
+    def busy(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
 class RunMetrics:
     """The metrics of one worker, in a registry of its own unless one is given."""
 
@@ -124,6 +135,32 @@ class RunMetrics:
         self._calls = Counter("magent2_tool_calls", "Tool calls", ("tool", "outcome"), registry=registry)
         self._tools = BoundedLabel()
         self.sends = Counter("magent2_run_sends", "Messages that runs have sent", registry=registry)
+        self._sweeps = Histogram(
+            "magent2_sweep_seconds", "Duration of a sweep of the log", buckets=RUN_BUCKETS_S, registry=registry
+        )
+        self._visited = Counter(
+            "magent2_sweep_conversations", "Conversations that sweeps have looked at", registry=registry
+        )
+        self._swept = Counter("magent2_swept", "What sweeps have removed from the log", ("kind",), registry=registry)
+        self._circuits = Gauge(
+            "magent2_model_circuit_open",
+            "1 while a model provider does not answer and calls to it are suspended",
+            ("provider",),
+            registry=registry,
+        )
+        self._providers = BoundedLabel()
+        self._tool_threads = Gauge(
+            "magent2_tool_threads",
+            "Threads that run synchronous tools, and calls that wait for one",
+            ("state",),
+            registry=registry,
+        )
+        self._processes = Gauge(
+            "magent2_sandbox_processes",
+            "Processes that run Python blocks, and blocks that wait for one",
+            ("state",),
+            registry=registry,
+        )
         self.claimed = latency_histogram("bus_claim", "Time until the bus answered a claim of lanes", registry).observe
         self.appended = latency_histogram("bus_append", "Time until the bus accepted a run's append", registry).observe
 
@@ -142,9 +179,26 @@ class RunMetrics:
         self._tokens.labels("input").inc(input_tokens or 0)
         self._tokens.labels("output").inc(output_tokens or 0)
 
+    def count_sweep(self, visited: int, removed: Mapping[str, int], taken_s: float) -> None:
+        """Count a sweep that has ended. `removed` has the numbers by kind: tokens, events, blobs …"""
+        self._sweeps.observe(taken_s)
+        self._visited.inc(visited)
+        for kind, count in removed.items():
+            self._swept.labels(kind).inc(count)
+
     def count_tool_call(self, tool: str, known: bool, failed: bool) -> None:
         name = self._tools.value(tool) if known else UNKNOWN_TOOL
         self._calls.labels(name, "error" if failed else "success").inc()
+
+    def read_usage_of(self, tool_threads: PlaceUsage, processes: PlaceUsage) -> None:
+        """Read the use of tool threads and of sandbox processes whenever the metrics are requested."""
+        for gauge, places in ((self._tool_threads, tool_threads), (self._processes, processes)):
+            gauge.labels("busy").set_function(partial(getattr, places, "busy"))
+            gauge.labels("waiting").set_function(partial(getattr, places, "waiting"))
+
+    def set_circuit(self, provider: str, is_open: bool) -> None:
+        """Note that the circuit of a provider has opened or closed."""
+        self._circuits.labels(self._providers.value(provider)).set(is_open)
 
 
 def parse_address(text: str) -> tuple[str, int]:

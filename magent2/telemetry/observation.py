@@ -10,7 +10,7 @@ With traces off all spans are `NO_SPAN`, so nothing here asks whether traces are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -235,7 +235,7 @@ class ObservedToolCall:
         self._run = run
         self._name = name[:NAME_MAX_CHARS]
         self._known = known
-        self._sends: list[Span] = []
+        self._sends: dict[str, Span] = {}  # by the id of the message, until it is sent
         self._ended = False
         self._span = run.tracer.begin(
             f"execute_tool {self._name}",
@@ -259,25 +259,37 @@ class ObservedToolCall:
             yield
 
     def send(self, envelope_id: str, recipient: str, conversation: str) -> str | None:
-        """Observe a message that leaves with the call's result; gives the `traceparent` to send along with it."""
+        """Observe a message of the call; gives the `traceparent` to send along with it.
+
+        It is sent with the result of the call, or before (`sent_now`), or not at all.
+        """
         if not self._run.tracer.enabled:
             return None
         attributes = _send_attributes(envelope_id, recipient, conversation)
         span = self._run.tracer.begin("send", "producer", parent=self._span, attributes=attributes)
-        self._sends.append(span)
+        self._sends[envelope_id] = span
         return span.traceparent
 
-    def end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
-        """End the call, once. `failure` is the error as text; the span gets only its type."""
+    def sent_now(self, envelope_id: str) -> None:
+        """Count a message that was sent before the call has ended."""
+        if self._run.metrics is not None:
+            self._run.metrics.sends.inc()
+        self._sends.pop(envelope_id, NO_SPAN).end()
+
+    def end(self, failure: str | None, result: object = None, sent: Collection[str] = ()) -> None:
+        """End the call, once. `sent` are the ids of the messages that were sent with its result.
+
+        `failure` is the error as text; the span gets only its type.
+        """
         if self._ended:
             return
         self._ended = True
         metrics, tracer = self._run.metrics, self._run.tracer
         if metrics is not None:
             metrics.count_tool_call(self._name, self._known, failure is not None)
-            metrics.sends.inc(sent)
-        for span in self._sends:
-            if not sent:
+            metrics.sends.inc(len(sent))
+        for envelope_id, span in self._sends.items():
+            if envelope_id not in sent:
                 span.set_error("not_sent")
             span.end()
         if tracer.content and result is not None:

@@ -26,8 +26,8 @@ EXPORTERS = ("otlp", "console")
 PROTOCOL = "http/protobuf"
 FLUSH_MAX_S = 5.0  # time for sending the remaining spans when the process ends
 SDK_MISSING = (
-    "traces are requested but the OpenTelemetry SDK is not installed; pip install 'magent2-runtime[otel]',"
-    " continuing without traces"
+    "traces are requested but the OpenTelemetry SDK is not installed;"
+    " pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, continuing without traces"
 )
 
 AttributeValue: TypeAlias = str | int | float | bool | list[str]

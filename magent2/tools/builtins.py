@@ -11,42 +11,45 @@
 | `HOSTED_MCP_URL`, `HOSTED_MCP_TOKEN`, `HOSTED_MCP_TOOLS` | an https address, its token, the allowed tools |
 | `IMAGE_GENERATION_MODEL` | the model that generates images |
 | `CODE_INTERPRETER_MEMORY` | memory of the container, which has no network: `1g`, `4g`, `16g` or `64g` |
+| `COMPUTER_TOOL`, `LOCAL_SHELL_TOOL` | your implementation, as `module:function` |
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
-from magent2.errors import SettingsError, UnknownTool
+from magent2.errors import Magent2Error, SettingsError, UnknownTool
 
 if TYPE_CHECKING:
     from agents import Tool
 
+    from magent2.tools.definition import ToolDefinition
+
 ModelKind: TypeAlias = Literal["openai", "compatible", "demo", "local", "echo"]
+ROUTING_KINDS: frozenset[ModelKind] = frozenset({"openai", "compatible"})  # models that can be made to call a function
 ContextSize: TypeAlias = Literal["low", "medium", "high"]
 ContainerMemory: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 
 OPENAI_HOST = "api.openai.com"
+OPENAI_PREFIX = "openai/"
 ENABLED_BY_DEFAULT = "WebSearchTool"
 CALLS_MAX, CALLS_MAX_CHOICES = 8, range(1, 101)
 FILE_RESULTS_MAX = 10
 CONTEXT_SIZES: tuple[ContextSize, ...] = ("low", "medium", "high")
 MEMORIES: tuple[ContainerMemory, ...] = ("1g", "4g", "16g", "64g")
 
-UNSAFE_TO_REPEAT = (
-    "it acts on this machine, and would act again when another worker takes over the run; write a tool that does the"
-    " work in a sandbox"
-)
+NO_MODEL_REASON = "there is no model: OPENAI_API_KEY is not set"
 NO_HOSTED_TOOLS: Mapping[ModelKind, str] = {
     "compatible": "hosted tools need a server that implements the Responses API of OpenAI; set"
     " BUILTIN_TOOLS_SERVER=openai if this server runs them",
     "demo": "the demo model runs no hosted tools",
     "local": "the local model runs no hosted tools",
-    "echo": "there is no model: OPENAI_API_KEY is not set",
+    "echo": NO_MODEL_REASON,
 }
 
 Values: TypeAlias = Mapping[str, str]
@@ -54,12 +57,18 @@ Values: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A tool of the SDK. `missing` returns the settings that it still needs; `never` says why it cannot be used."""
+    """A tool of the SDK. `missing` returns the settings that it still needs.
+
+    `function`: a tool that acts on the machine of the worker. The model gets a function of this name, whose
+    implementation the operator supplies: `variable` has its import path. It is recorded like any tool. Because it must
+    not act twice, it is not run again after a crash.
+    """
 
     name: str
     missing: Callable[[Values], list[str]] = lambda values: []
     make: Callable[[Values], Tool] | None = None
-    never: str | None = None
+    function: str = ""
+    variable: str = ""
 
 
 class BuiltinStatus(TypedDict):
@@ -151,19 +160,25 @@ def _web_search_missing(values: Values) -> list[str]:
     return _one_of(name, CONTEXT_SIZES)(values) if values.get(name) else []
 
 
+def _implemented(name: str, function: str, variable: str) -> Builtin:
+    setting = f"{variable}=module:function"
+    return Builtin(name, lambda values: [] if values.get(variable) else [setting], function=function, variable=variable)
+
+
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
     for builtin in (
         Builtin("FunctionTool"),
         Builtin("FileSearchTool", _needs("FILE_SEARCH_VECTOR_STORES"), _file_search),
         Builtin("WebSearchTool", _web_search_missing, _web_search),
-        Builtin("ComputerTool", never=UNSAFE_TO_REPEAT),
+        _implemented("ComputerTool", "computer", "COMPUTER_TOOL"),
         Builtin("HostedMCPTool", _hosted_mcp_missing, _hosted_mcp),
-        Builtin("LocalShellTool", never=UNSAFE_TO_REPEAT),
+        _implemented("LocalShellTool", "local_shell", "LOCAL_SHELL_TOOL"),
         Builtin("ImageGenerationTool", _needs("IMAGE_GENERATION_MODEL"), _image_generation),
         Builtin("CodeInterpreterTool", _one_of("CODE_INTERPRETER_MEMORY", MEMORIES), _code_interpreter),
     )
 }
+HOSTED_MCP = "HostedMCPTool"
 FUNCTION_TOOL = "FunctionTool"  # the class of custom tools: always available, never built by this name
 
 VARIABLES = (
@@ -175,6 +190,8 @@ VARIABLES = (
     "HOSTED_MCP_TOOLS",
     "IMAGE_GENERATION_MODEL",
     "CODE_INTERPRETER_MEMORY",
+    "COMPUTER_TOOL",
+    "LOCAL_SHELL_TOOL",
 )
 
 
@@ -186,6 +203,7 @@ class BuiltinTools:
     values: Values = field(default_factory=dict, repr=False)
     server: ModelKind | None = None
     calls_max: int = CALLS_MAX
+    folder: Path | None = None  # where modules of implementations are looked for first
 
     @classmethod
     def read(cls, environ: Values | None = None) -> BuiltinTools:
@@ -214,10 +232,12 @@ class BuiltinTools:
         enabled = name == FUNCTION_TOOL or name in self.enabled
         if name == FUNCTION_TOOL:
             reason = None
-        elif builtin.never is not None:
-            reason = builtin.never
+        elif missing:
+            reason = f"not set up: {', '.join(missing)}"
+        elif builtin.function:
+            reason = NO_MODEL_REASON if kind == "echo" else self._load_error(builtin)
         else:
-            reason = f"not set up: {', '.join(missing)}" if missing else NO_HOSTED_TOOLS.get(kind)
+            reason = NO_HOSTED_TOOLS.get(kind)
         return {
             "name": name,
             "enabled": enabled,
@@ -226,11 +246,48 @@ class BuiltinTools:
             "reason": reason or (None if enabled else "not named in BUILTIN_TOOLS_ENABLED"),
         }
 
+    def given(self, tools: Sequence[str], approval: Collection[str], kind: ModelKind) -> list[str]:
+        """Of the tools that an agent lists, those that a model of this kind gets: without built-in tools that are not.
+
+        A hosted tool that needs approval is left out if its provider cannot ask for it: it must not run without.
+        """
+        return [name for name in tools if name not in BUILTINS or self._is_given(name, name in approval, kind)]
+
+    def _is_given(self, name: str, needs_approval: bool, kind: ModelKind) -> bool:
+        status, builtin = self.status_of(name, kind), builtin_named(name)
+        can_ask = bool(builtin.function) or name == HOSTED_MCP
+        return name != FUNCTION_TOOL and status["enabled"] and status["available"] and (can_ask or not needs_approval)
+
+    def implementation(self, name: str, kind: ModelKind) -> ToolDefinition | None:
+        """The operator's implementation of a tool; `None` if the tool is hosted, disabled or incomplete."""
+        status, builtin = self.status_of(name, kind), builtin_named(name)
+        return self._load(builtin) if builtin.function and status["enabled"] and status["available"] else None
+
+    def _load_error(self, builtin: Builtin) -> str | None:
+        try:
+            self._load(builtin)
+        except Magent2Error as error:
+            return str(error)
+        return None
+
+    def _load(self, builtin: Builtin) -> ToolDefinition:
+        from magent2.tools.registry import ToolSpec, load_tool
+
+        loaded = load_tool(builtin.function, self.values[builtin.variable], self.folder)
+        definition = loaded.definition() if isinstance(loaded, ToolSpec) else loaded
+        return replace(definition, repeat="never")
+
     def build(self, name: str, kind: ModelKind) -> Tool | None:
-        """The tool for a request to a model of this kind; `None` if it is disabled, incomplete or not supported."""
+        """The hosted tool for a model of this kind; `None` if it is disabled, incomplete or not supported."""
         status = self.status_of(name, kind)
         make = builtin_named(name).make
         return make(self.values) if make is not None and status["enabled"] and status["available"] else None
+
+
+def kind_of_model(kind: ModelKind, model: str | None) -> ModelKind:
+    """The kind of one model of a team. A name with the prefix of another provider is not on OpenAI's own API."""
+    elsewhere = "/" in (model or "") and not (model or "").startswith(OPENAI_PREFIX)
+    return "compatible" if elsewhere and kind == "openai" else kind
 
 
 def builtin_named(name: str) -> Builtin:

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
-from magent2.errors import ArgumentsError
-from magent2.models.json_types import JsonObject
+from magent2.errors import ArgumentsError, ResultError
+from magent2.models.json_types import JsonObject, as_json, encodable
 from magent2.tools.interface import CallScope, RunFacts, SendMark, current_scope
 
 FAULTS_SHOWN = 3
 FAULT_MAX_CHARS = 300
+RESULT_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
@@ -135,6 +137,27 @@ def check_arguments(tool: str, schema: JsonSchema, arguments: object) -> None:
         raise ArgumentsError(f"the arguments of tool {tool!r} cannot be checked: {error}") from error
     if faults:
         raise arguments_error(tool, [(fault.absolute_path, fault.message) for fault in faults])
+
+
+def json_result(tool: str, value: object) -> Any:
+    """The result of a tool as JSON values: for a model, for the log and for a Python block.
+
+    Raises `ResultError` for what JSON cannot hold. See `as_json` for how values of other types are converted.
+    """
+    if type(value) is str:
+        return encodable(value)
+    try:
+        text = orjson.dumps(value, option=RESULT_JSON)
+    except (orjson.JSONEncodeError, RecursionError):
+        text = b"null"  # the conversion below accepts more types, and finds out what is wrong
+    if b"null" not in text:  # orjson writes NaN and infinity as null
+        return orjson.loads(text)
+
+    def refuse(reason: str, path: tuple[str, ...], value: object) -> object:
+        place = f" at {'.'.join(path)[:FAULT_MAX_CHARS]!r}" if path else ""
+        raise ResultError(f"{tool} ran, but its result cannot be used: it has{place} {reason}")
+
+    return as_json(value, refuse)
 
 
 def parse_arguments(tool: str, model: type[M], raw: ToolArguments) -> M:

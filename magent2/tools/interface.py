@@ -8,10 +8,12 @@ never sent. A Python block opens a scope of its own inside that of its call, whi
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
@@ -19,7 +21,10 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import AnyOperation, Append, Describe, Find, Operation, Read, SetHead
 from magent2.bus.records import TopicInfo
-from magent2.errors import AddressError, InvalidInput, LimitError, Magent2Error
+from magent2.errors import AddressError, InvalidInput, LimitError, Magent2Error, Refused, ToolError
+from magent2.failures import Failure, cause_of, failure_id, log_failure, text_for_users
+from magent2.fair_share import FairThreads
+from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.sessions.history import SendFacts
 
 if TYPE_CHECKING:
@@ -29,12 +34,21 @@ if TYPE_CHECKING:
     from magent2.telemetry.observation import ObservedToolCall
     from magent2.tools.definition import ToolExecutionContext
 
+TOOL_THREADS_MAX = 64  # synchronous tools that a runner runs at the same time
+TOOL_THREADS_PER_PRINCIPAL_MAX = 16  # of them, those of one principal
+
 # What one call or block may hold. All of it must fit into one append of any engine, together with the call's result.
 HELD_SENDS_MAX = 100
 HELD_MAX_BYTES = 4 << 20
 HELD_RECORDS_MAX = 900
 HELD_CONDITIONS_MAX = 240
 ENVELOPE_BYTES = 512  # estimated size of a message without its text
+DISPLAY_FIELDS = frozenset({FIRST_TEXT, LAST_TEXT})  # head fields that do not decide how a later message is planned
+
+SHOWN_TOOL_ERRORS = (ToolError, InvalidInput, Refused)  # their texts are for the caller of the tool
+_REPORTED = "_magent2_failure"  # attribute of an error that was reported as the failure of a tool
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,10 +253,12 @@ class PlanCache:
 
     def note(self, append: Append, key: Hashable | None = None) -> None:
         """Count `append` as sent: later plans see the heads that it sets."""
-        if not append.heads:
+        if all(head.fields.keys() <= DISPLAY_FIELDS for head in append.heads):
             self._plans.setdefault(key, append)
+        else:
+            self._plans.clear()
+        if not append.heads:
             return
-        self._plans.clear()
         for head in append.heads:
             self._heads[head.topic] = {**self._heads.get(head.topic, {}), **head.fields}
         for topics, infos in self._infos.items():
@@ -291,6 +307,9 @@ class _CachedLog(Log):
             return cast("R", await self._cache.read(self._log, operation))
         return await self._log.run(operation)
 
+    async def give_way(self) -> None:
+        await self._log.give_way()
+
 
 @dataclass(slots=True)
 class HoldBudget:
@@ -333,7 +352,8 @@ class HoldBudget:
 class CallScope:
     """One tool call in a run. `key` is the same in every attempt; receivers can use it as an idempotency key.
 
-    `block`: the call is a Python block, whose own calls share this scope.
+    `block`: the call is a Python block, whose own calls share this scope. While the block calls a tool, `key` is the
+    key of that call.
     """
 
     run: RunFacts
@@ -348,12 +368,19 @@ class CallScope:
     skip_turn: bool = False  # the model need not be called again because of this call
     diverged: str | None = None  # how this attempt differs from an earlier one that sent something immediately
     sent_now: set[int] = field(default_factory=set)  # positions that sent immediately in this attempt
+    started_agents: list[str] = field(default_factory=list)  # ids of subagents; they stay if the call fails
     depth: int = 0  # nested blocks that run now
     slots: list[ReleasableSlot] = field(default_factory=list)  # of the block and its nested blocks
     wait_hooks: tuple[WaitHook, ...] = ()
+    threads: FairThreads | None = None  # where synchronous code of the call runs
+    send_key: str = field(init=False)  # the ids of the sends are made of it; it is the key of the model's call
     _positions: int = 0
+    _block_calls: int = 0
     _budget: HoldBudget = field(default_factory=HoldBudget)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
+
+    def __post_init__(self) -> None:
+        self.send_key = self.key
 
     @property
     def sends(self) -> tuple[HeldSend, ...]:
@@ -371,9 +398,23 @@ class CallScope:
             self._positions += 1
             return self._positions - 1
 
+    @contextmanager
+    def block_call(self) -> Iterator[None]:
+        """Give the tool that a block calls a key of its own: the key of the block and the number of the call in it.
+
+        With one key for the whole block, a receiver that recognises repeats would drop the second call. A block calls
+        one tool at a time, apart from nested blocks, and makes the same calls in the same order in every attempt.
+        """
+        self._block_calls += 1
+        outer, self.key = self.key, f"{self.send_key}/{self._block_calls}"
+        try:
+            yield
+        finally:
+            self.key = outer
+
     def mark(self, position: int, target: str) -> SendMark:
         """The mark of the send at a position; its trace span starts here."""
-        name = send_id(self.key, position)
+        name = send_id(self.send_key, position)
         if self.observed is None:
             return SendMark(name)
         return SendMark(name, self.observed.send(name, target, self.run.conversation_id))
@@ -416,11 +457,14 @@ class CallScope:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Release everything that other runs could use while this call waits for an answer."""
+        """Release everything that other runs could use while this call waits for an answer.
+
+        The slot comes back last: a call that waits for its turn in a hook must not hold a slot that others need.
+        """
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.slot_released())
             for hook in self.wait_hooks:
                 await stack.enter_async_context(hook())
-            await stack.enter_async_context(self.slot_released())
             yield
 
     def _check_open(self) -> None:
@@ -445,6 +489,44 @@ def current_scope() -> CallScope | None:
     return _scope.get()
 
 
+def context_without_scope() -> Context:
+    """The current context for a task that other calls need too: it is part of no call, and in no principal's share."""
+    context = copy_context()
+    context.run(_scope.set, None)
+    return context
+
+
+def tool_failure(tool: str, error: BaseException, scope: CallScope | None = None) -> Failure:
+    """Log the failure of a tool, once, and return what the model and the user may see of it.
+
+    A refusal and a `ToolError` are texts for the caller: they are shown, and logged only if they have a cause. The text
+    of any other error stays in the log, because a model may repeat to the user whatever it reads. The failure id is
+    made of the key of the call: a block that runs again and catches the error must see the same text.
+    """
+    scope = scope or current_scope()
+    parts = () if scope is None else (scope.key,)
+    known = getattr(error, _REPORTED, None)
+    if isinstance(known, Failure) and (known.id is None or not parts or known.id == failure_id(*parts)):
+        return known
+    if isinstance(error, SHOWN_TOOL_ERRORS):
+        failure = Failure(text_for_users(error) or "", cause_of(error), None, type(error).__name__)
+        logged = error.__cause__ is not None and isinstance(error, ToolError)
+    else:
+        failure, logged = Failure.of(error, f"{tool} failed", *parts), True
+    if logged:
+        facts: dict[str, object] = {"tool": tool, "failure_id": failure.id, **_run_facts(scope)}
+        log_failure(log, logging.WARNING, "a tool failed", error, facts, with_traceback=True)
+    setattr(error, _REPORTED, failure)
+    return failure
+
+
+def _run_facts(scope: CallScope | None) -> dict[str, object]:
+    if scope is None:
+        return {}
+    run = scope.run
+    return {"run_id": run.run_id, "conversation_id": run.conversation_id, "agent": run.agent, "call": scope.key}
+
+
 @contextmanager
 def call_scope(scope: CallScope) -> Iterator[CallScope]:
     """Make this the scope of the enclosed code and of the tasks it starts.
@@ -457,3 +539,29 @@ def call_scope(scope: CallScope) -> Iterator[CallScope]:
     finally:
         scope.ended = True
         _scope.reset(token)
+
+
+async def run_in_tool_thread(own: FairThreads, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a synchronous function of a tool: on the threads of the run, in the share of its principal.
+
+    Outside a run there is no principal, and `own` threads of the tool are used.
+    """
+    scope = current_scope()
+    if scope is None or scope.threads is None:
+        return await own.run(None, function, *args, **kwargs)
+    return await scope.threads.run(scope.run.principal, function, *args, **kwargs)
+
+
+class ToolCallExecutor(ThreadPoolExecutor):
+    """The default executor of an event loop that runs tools.
+
+    Synchronous tools of the Agents SDK, and asynchronous tools that call `asyncio.to_thread`, use the default executor.
+    Their code runs on the threads for tools, in the share of their principal. The threads of this executor are left for
+    everything else on the loop, such as the name resolution of HTTP clients.
+    """
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        scope = current_scope()
+        if scope is None or scope.threads is None:
+            return super().submit(fn, *args, **kwargs)
+        return scope.threads.submit(scope.run.principal, fn, *args, **kwargs)

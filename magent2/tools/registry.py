@@ -23,7 +23,9 @@ from typing import Any, TypeAlias, get_type_hints, overload
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from magent2.errors import InvalidInput, SettingsError, UnknownTool
+from magent2.errors import InvalidInput, SettingsError, ToolTimedOut, UnknownTool
+from magent2.errors import ToolError as ToolError  # noqa: PLC0414  re-exported: tool authors import it with `tool`
+from magent2.fair_share import FairThreads
 from magent2.models.json_types import JsonObject
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.definition import (
@@ -37,7 +39,7 @@ from magent2.tools.definition import (
     check_arguments,
     parse_arguments,
 )
-from magent2.tools.interface import RunFacts
+from magent2.tools.interface import TOOL_THREADS_MAX, RunFacts, run_in_tool_thread
 
 TOOL_MAX_S = 300.0  # default time limit of one call
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the names that models accept for functions
@@ -148,6 +150,9 @@ class ToolSpec:
     needs_approval: bool = False
     _parameters: FunctionParameters | None = field(default=None, init=False, repr=False, compare=False)
     _facts: str | None = field(default=None, init=False, repr=False, compare=False)
+    _threads: FairThreads = field(
+        default_factory=lambda: FairThreads(TOOL_THREADS_MAX), init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -183,11 +188,11 @@ class ToolSpec:
             async with clock:
                 if inspect.iscoroutinefunction(self.func):
                     return await self.func(**values)
-                return await asyncio.to_thread(self.func, **values)
-        except TimeoutError as error:
+                return await run_in_tool_thread(self._threads, self.func, **values)
+        except TimeoutError:
             if not clock.expired():
                 raise
-            raise TimeoutError(f"{self.name} took longer than {self.timeout_s:g} s") from error
+            raise ToolTimedOut(f"{self.name} took longer than {self.timeout_s:g} s") from None
 
     def definition(self) -> ToolDefinition:
         """The tool as the registry keeps it. The model and Python blocks get what the function returns."""

@@ -25,15 +25,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import digest_of
 from magent2.bus.retry import retry_on_conflict
 from magent2.bus.v1_adapter import is_engine
 from magent2.errors import BlockDiverged, ConditionFailed, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
+from magent2.mail.headers import LAST_TEXT
+from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import SendFacts
 from magent2.sessions.steering import plan_steer
+from magent2.sessions.store import short_title, user_message_record
 from magent2.tools.definition import (
     ToolAnswer,
     ToolArguments,
@@ -88,7 +91,10 @@ P = TypeVar("P", bound=Payload)
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """A send that was written or is held: its id, and the topics that it is in or will be in."""
+    """A send that was written or is held: its id, and the topics that it is in or will be in.
+
+    `held`: it waits for the end of the call or block.
+    """
 
     id: str
     topics: tuple[str, ...]
@@ -128,7 +134,7 @@ class SendingTool(ABC, Generic[A, P]):
         return None
 
     def answer(self, payload: P, result: SendResult) -> ToolAnswer:
-        """What the caller of the tool gets."""
+        """What the caller of the tool gets. `result.held` is true only in a block, which may still fail."""
         return {"ok": True, "envelope_id": result.id, "held": result.held}
 
     # The rest makes a tool of the methods above. A subclass overrides `respond` to do more than send.
@@ -142,7 +148,8 @@ class SendingTool(ABC, Generic[A, P]):
         payload = await self.prepare(log, arguments, context)
         writer = None if context.scope is None else context.scope.call_writer
         result = await send_or_hold(log, self.prepared(arguments, payload, context), writer)
-        answer = self.answer(payload, result)
+        # Outside a block, the model gets this answer only after the append that sends the message with it.
+        answer = self.answer(payload, replace(result, held=result.held and context.python_execution))
         deferred_payload = payload.model_dump(mode="json") if result.held else None
         return ToolExecutionResult(answer, answer, deferred_payload=deferred_payload)
 
@@ -230,7 +237,16 @@ async def _send_directly(log: Log, prepared: PreparedSend, mark: SendMark) -> Se
         await log.append(append)
         return SendResult(mark.id, topics_of(append), held=False)
 
-    return await retry_on_conflict(attempt, prepared.target, "send again")
+    result = await retry_on_conflict(attempt, prepared.target, "send again")
+    _observe_sent(prepared, mark)
+    return result
+
+
+def _observe_sent(prepared: PreparedSend, mark: SendMark) -> None:
+    """Count a message that was sent before its call has ended, whatever becomes of the call."""
+    scope = prepared.context.scope
+    if scope is not None and scope.observed is not None:
+        scope.observed.sent_now(mark.id)
 
 
 async def _send_recorded(
@@ -262,7 +278,9 @@ async def _send_recorded(
         return SendResult(mark.id, topics, held=False)
 
     async with writer.exclusive():
-        return await retry_on_conflict(attempt, prepared.target, "send again")
+        result = await retry_on_conflict(attempt, prepared.target, "send again")
+    _observe_sent(prepared, mark)
+    return result
 
 
 @contextmanager
@@ -278,8 +296,12 @@ def refusal_as_conflict() -> Iterator[None]:
 
 
 async def plan_envelope(log: Log, envelope: MessageEnvelope, options: SendOptions, steer: bool = False) -> Append:
-    """The append that delivers an envelope, as mail or as a steer."""
-    return await plan_steer(log, envelope, options) if steer else await plan_delivery(log, envelope, options)
+    """The append that delivers an envelope, as mail or as a steer, with the event that shows it in its conversation."""
+    # Plans are made again, so the event has an id and a digest of the send: it is the same event in every plan.
+    event = replace(user_message_record(envelope, steer), id=f"shown:{envelope.id}", digest=envelope.id)
+    text = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
+    shown = replace(options, with_records=(*options.with_records, event), with_heads=(*options.with_heads, text))
+    return await plan_steer(log, envelope, shown) if steer else await plan_delivery(log, envelope, shown)
 
 
 async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[FailedSend]]:

@@ -20,7 +20,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
 from magent2.models.json_types import JsonObject
 from magent2.sessions.steering import STEER_MAX_CHARS
-from magent2.sessions.store import HIDDEN, with_user_message
+from magent2.sessions.store import HIDDEN
 from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import (
@@ -89,6 +89,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
         self.description = (
             f"Start another agent for a task, without waiting for it. Available agents: {names}."
             f" Send it messages with {MESSAGE}, wait for its result with {RESULT}."
+            " In Python code it is started immediately and goes on working if the code fails later."
         )
 
     async def prepare(self, log: Log, arguments: StartArguments, context: ToolExecutionContext) -> StartPayload:
@@ -101,15 +102,14 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             raise Refused("an agent cannot start itself, because it does not receive its own messages; start another")
         (stream,) = await log.describe(stream_topic(run.conversation_id))
         head = stream.head
-        depth = depth_below(head)
-        count_start(run.conversation_id, run.agent, run.run_id, head)
+        # The number of starts is checked in `perform` alone: a repeat of the last permitted start is not refused.
         return StartPayload(
             conversation_id=run.conversation_id,
             sender=f"agent:{run.agent}",
             agent=arguments.agent,
             task=arguments.task,
             owner=head.get(OWNER),
-            depth=depth,
+            depth=depth_below(head),
         )
 
     async def perform(self, log: Log, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
@@ -133,13 +133,23 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             with_heads=(SetHead(stream_topic(child), _head(payload, run, mark)), count.head),
             only_if=(count.only_if,),
         )
-        return await plan_envelope(log, envelope, with_user_message(envelope, facts))
+        return await plan_envelope(log, envelope, facts)
 
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
 
     def answer(self, payload: StartPayload, result: SendResult) -> ToolAnswer:
-        return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, result.id)}
+        child = subagent_id_of(payload.conversation_id, payload.agent, result.id)
+        return {"ok": True, "subagent_id": child, "held": result.held}
+
+    async def respond(
+        self, arguments: StartArguments, context: ToolExecutionContext
+    ) -> ToolExecutionResult[ToolAnswer]:
+        """Start the agent, and note its id: a block that fails has no other way to report it."""
+        result = await super().respond(arguments, context)
+        if context.scope is not None:
+            context.scope.started_agents.append(str(result.typed_result["subagent_id"]))
+        return result
 
 
 def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> dict[str, object]:
@@ -178,6 +188,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     name = MESSAGE
     description = (
         "Send a message to an agent that you started. It reads it before its next step, or answers it if it is done."
+        " In Python code it is sent immediately, even if the code fails later."
     )
     arguments = MessageArguments
     payload = MessagePayload
@@ -200,13 +211,13 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
             content=payload.text,
         )
         facts = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
-        return await plan_envelope(log, envelope, with_user_message(envelope, facts, steer=True), steer=True)
+        return await plan_envelope(log, envelope, facts, steer=True)
 
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id
 
     def answer(self, payload: MessagePayload, result: SendResult) -> ToolAnswer:
-        return {"ok": True, "message_id": result.id}
+        return {"ok": True, "message_id": result.id, "held": result.held}
 
 
 async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str, object]:

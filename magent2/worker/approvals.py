@@ -51,8 +51,12 @@ class ResumeRun:
 PausedPlan: TypeAlias = AwaitingDecisions | OverdueCalls | ResumeRun
 
 
-def plan_paused(run: RunRecord, decisions: Mapping[str, JsonMapping], now_ms: int) -> PausedPlan:
-    """Decide how a paused run continues, given the decisions that are on the log, by their ids."""
+def plan_paused(run: RunRecord, decisions: Mapping[str, JsonMapping], now_ms: int, clock_ms: int) -> PausedPlan:
+    """Decide how a paused run continues, given the decisions that are on the log, by their ids.
+
+    `now_ms` is the wall clock, `clock_ms` the log clock. A call expires by the log clock, so that it neither expires
+    early nor waits too long when the wall clock is set.
+    """
     waiting = [approval for approval in run_approvals(run) if approval.status == "pending"]
     decided = tuple(
         apply_decision(call, decisions[call.decision_id]) for call in waiting if call.decision_id in decisions
@@ -60,10 +64,11 @@ def plan_paused(run: RunRecord, decisions: Mapping[str, JsonMapping], now_ms: in
     left = [call for call in waiting if call.decision_id not in decisions]
     if not left:
         return ResumeRun(decided)
-    overdue = tuple(call for call in left if call.expires_ms <= now_ms)
+    left_ms = [call.expires_ms - now_ms if call.due_ms is None else call.due_ms - clock_ms for call in left]
+    overdue = tuple(call for call, remains_ms in zip(left, left_ms, strict=True) if remains_ms <= 0)
     if overdue:
         return OverdueCalls(overdue)
-    return AwaitingDecisions(decided, len(left), (min(call.expires_ms for call in left) - now_ms) / 1000)
+    return AwaitingDecisions(decided, len(left), min(left_ms) / 1000)
 
 
 def with_decisions(run: RunRecord, events: RunEvents, approvals: Sequence[Approval]) -> RunRecord:
@@ -87,9 +92,12 @@ def _decision(events: RunEvents, approval: Approval) -> NewRecord:
 class LaneApprovals:
     """Releases the lane while calls of its run wait for approval, and resumes the run when all are decided."""
 
-    def __init__(self, bus: Engine, writer: LaneWriter, settlement: LaneSettlement) -> None:
+    def __init__(
+        self, bus: Engine, writer: LaneWriter, settlement: LaneSettlement, clock_ms: Callable[[], int]
+    ) -> None:
         self.max_s = APPROVAL_MAX_S
         self.now_ms: Callable[[], int] = now_ms  # the wall clock
+        self._clock_ms = clock_ms  # the log clock
         self._bus = bus
         self._writer = writer
         self._owner = writer.owner
@@ -100,14 +108,22 @@ class LaneApprovals:
 
         One append, so that a crash leaves both or neither: a request for approval is only seen when its run is paused.
         """
-        expires_ms = self.now_ms() + round(self.max_s * 1000)
+        max_ms = round(self.max_s * 1000)
+        expires_ms, due_ms = self.now_ms() + max_ms, self._clock_ms() + max_ms
         calls: list[ApprovalRequest] = []
         requests: list[NewRecord] = []
         for call in context.waiting:
             approval = Approval(
                 events.run_id, events.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
             )
-            calls.append({"call_id": call.id, "name": call.name, "speaker": call.speaker, "expires_ms": expires_ms})
+            facts: ApprovalRequest = {
+                "call_id": call.id,
+                "name": call.name,
+                "speaker": call.speaker,
+                "expires_ms": expires_ms,
+                "due_ms": due_ms,
+            }
+            calls.append(facts)
             requests.append(events.approval(approval))
         pause = events.key.pause(context.waiting[0].turn, events.attempt, calls)
         return await self._settlement.paused(plan, mail, events, (pause, *requests), len(calls), self.max_s)
@@ -117,8 +133,8 @@ class LaneApprovals:
         decisions: dict[str, JsonMapping] = {
             parsed.envelope.id: parsed.envelope.model_dump() for parsed in plan.consumed.decisions
         }
-        now = self.now_ms()
-        while isinstance(paused := plan_paused(context.run, decisions, now), OverdueCalls):
+        now, clock = self.now_ms(), self._clock_ms()
+        while isinstance(paused := plan_paused(context.run, decisions, now, clock), OverdueCalls):
             for call in paused.calls:
                 decisions[call.decision_id] = await self._expire(call)
         records = _decision_records(events, paused.decided)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
+from magent2.background import log_error, start_task
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS
 from magent2.bus.log import Log
@@ -167,7 +168,7 @@ class RunCancellation:
         except Exception as error:
             if not self._is_cancelled():
                 raise
-            log.warning("a run failed while it was being cancelled", exc_info=error)
+            log_error("a run failed while it was being cancelled", error, log)
         finally:
             self._end(task)
         return not self._is_cancelled()
@@ -213,7 +214,7 @@ class SubagentStop:
 
     def begin_pass_on(self, command: str, cause: str) -> None:
         """Pass a stop on in the background while the run continues: the run may be waiting for a subagent."""
-        self._tasks.add(asyncio.create_task(self.pass_on(command, cause), name="pass stop on to subagents"))
+        start_task(self.pass_on(command, cause), "pass stop on to subagents", self._tasks)
 
     async def pass_on(self, command: str, cause: str) -> None:
         """Pass a stop on, and return when it is on the log for each subagent."""
@@ -222,8 +223,8 @@ class SubagentStop:
             subagents = await retry_call(
                 lambda: pass_on_stop(Log(self._bus), agent, conversation, command, cause), self._owner.token
             )
-        except REFUSALS:  # the stop of the run itself must not depend on this
-            log.exception("a stop could not be passed on", extra={"owner": self._owner.token})
+        except REFUSALS as error:  # the stop of the run itself must not depend on this
+            log_error("a stop could not be passed on", error, log, owner=self._owner.token)
             return
         if subagents:
             log.info("a stop was passed on", extra={"owner": self._owner.token, "subagents": len(subagents)})
@@ -233,4 +234,4 @@ class SubagentStop:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(tuple(self._tasks))

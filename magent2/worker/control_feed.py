@@ -37,6 +37,7 @@ class TopicFeed:
         self._worker = worker
         self._cursors: dict[str, int] = {}
         self._changed: set[str] = set()
+        self._read: list[Record] = []  # by a read that failed at a later topic
 
     async def begin(self) -> int:
         """Start at the end of the topics. Return how many claims it may take until all earlier mail is in its lane."""
@@ -68,19 +69,26 @@ class TopicFeed:
         return bool(self._changed)
 
     async def read(self, watch: Watch | None = None) -> list[Record]:
-        """Return new records, up to a page of each topic. A watch that delivers records saves the read."""
-        records: list[Record] = []
+        """Return new records, up to a page of each topic. A watch that delivers records saves the read.
+
+        If it raises, the next call returns the records that were read so far, and reads on at the topic that failed.
+        """
         for topic in sorted(self._changed):
             self._changed.discard(topic)
-            page = await self._read_page(topic, watch)
+            try:
+                page = await self._read_page(topic, watch)
+            except BaseException:
+                self._changed.add(topic)
+                raise
             if page is None:
                 self._changed.add(topic)
                 continue
-            records += page.records
+            self._read += page.records
             if page.records:
                 self._cursors[topic] = page.records[-1].seq
                 if self._cursors[topic] < page.last:
                     self._changed.add(topic)
+        records, self._read = self._read, []
         return records
 
     async def _read_page(self, topic: str, watch: Watch | None) -> Page | None:

@@ -8,28 +8,53 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from packaging.version import InvalidVersion, Version
 
 from magent2 import __version__
+from magent2.background import log_error
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS, LaneWriter
-from magent2.bus.operations import Pending
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Pending, Settle
 from magent2.bus.records import ClaimedLane, MailRef, NewRecord, Record
-from magent2.bus.retry import retry_call, retry_while_unavailable
-from magent2.errors import Fenced, StorageError, UnknownAgent
+from magent2.bus.retry import PERMANENT_ERRORS, retry_call, retry_while_unavailable
+from magent2.errors import Fenced, Magent2Error, RunTimedOut, UnknownAgent
+from magent2.failures import Failure, cause_of
+from magent2.mail.dead_letters import RETRY_OF, burial_forms
 from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
+from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
+from magent2.runner.circuit import Circuits
 from magent2.runner.context import RunContext, Steer
-from magent2.sessions.history import HistoryCache, RunRecord, run_id_of
+from magent2.sessions.history import (
+    RUNS_MAX,
+    History,
+    HistoryCache,
+    RunRecord,
+    find_runs,
+    restart_records,
+    run_id_of,
+    snapshot_record,
+)
 from magent2.telemetry.observation import ABANDONED, ObservedRun, RunAttributes, RunObserver
 from magent2.tools.interface import WaitHook
 from magent2.worker.approvals import LaneApprovals
 from magent2.worker.cancellation import STOP, InterruptReason, RunCancellation, StopCommand, SubagentStop
 from magent2.worker.control_feed import LaneSteers
-from magent2.worker.lane_mail import LaneMail, ParsedMail, RunPlan, UnreadablePlan, is_meant_for, plan_lane
-from magent2.worker.retry import Bury, Quarantine, after_crashes, after_failure, error_text, is_suspect
+from magent2.worker.lane_mail import LaneMail, LanePlan, ParsedMail, RunPlan, UnreadablePlan, is_meant_for, plan_lane
+from magent2.worker.retry import (
+    Bury,
+    Defer,
+    Quarantine,
+    QuarantinePlace,
+    after_crashes,
+    after_failure,
+    is_suspect,
+    is_transient,
+)
 from magent2.worker.run_events import TALK, RunEvents, RunEventWriter, input_receipt
 from magent2.worker.runner_adapter import Runner, write_run
 from magent2.worker.settlement import LaneSettlement, Outcome
@@ -43,11 +68,29 @@ RUN_MAX_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """What all runs of one worker share."""
+    """What all runs of one worker share, and the `waits` of one run."""
 
     histories: HistoryCache
     quarantine: Quarantine = field(default_factory=Quarantine)
     waits: tuple[WaitHook, ...] = ()  # entered while a tool of a run waits for an answer
+    retry: RetryPolicy = RUN_RETRY
+    circuits: Circuits = field(default_factory=Circuits)
+    chance: Callable[[], float] = random.random  # spreads the retries of runs that failed together
+
+
+class ClaimClock:
+    """The log clock while a lane is held: its time at the claim, carried forward by the clock of the event loop.
+
+    It does not jump when the wall clock is set, and the next owner of the lane goes on from about the same time.
+    """
+
+    def __init__(self, claimed: ClaimedLane) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at_claim_ms = claimed.clock_ms
+        self._claimed_s = self._loop.time()
+
+    def now_ms(self) -> int:
+        return self._at_claim_ms + round((self._loop.time() - self._claimed_s) * 1000)
 
 
 @dataclass(slots=True)
@@ -65,11 +108,14 @@ class RunAttempt:
     release: str
     observed: ObservedRun | None = None
     failures: int = 0  # earlier attempts that failed; set by `prepare`
+    waits_lost: int = 0  # earlier attempts whose workers stopped while the run only waited; set by `prepare`
+    dropped: bool = False  # the history has dropped the run, so its start repeats its journal; set by `prepare`
+    runner_error: Exception | None = None  # what the runner raised, if it did
 
     @property
     def crashes(self) -> int:
-        """Earlier attempts that neither failed nor ended: their workers stopped."""
-        return max(0, self.claimed.attempt - 1 - self.failures)
+        """Earlier attempts that neither failed nor ended nor only waited: their workers stopped."""
+        return max(0, self.claimed.attempt - 1 - self.failures - self.waits_lost)
 
     def events(self, parsed: ParsedMail) -> RunEvents:
         agent, conversation = self.claimed.owner.agent, self.claimed.owner.conversation
@@ -80,12 +126,16 @@ class RunAttempt:
     async def prepare(self, parsed: ParsedMail, run_id: str) -> RunContext | None:
         """Return the context of the run, or `None` if its agent left the team after the mail was claimed."""
         owner = self.claimed.owner
-        history = await retry_call(lambda: self.services.histories.read(owner.conversation), owner.token)
+        runs_max = runs_needed(self.runner)
+        history = await retry_call(lambda: self.services.histories.read(owner.conversation, runs_max), owner.token)
         headers = parsed.record.headers
         recorded = history.runs.get(run_id)
+        if recorded is None and RETRY_OF in headers and history.dropped.ended:
+            recorded = await retry_call(lambda: self._find_dropped(run_id, history), owner.token)
+            self.dropped = recorded is not None
         envelope = parsed.envelope.model_dump(mode="json")
         run = recorded or RunRecord(run_id, owner.agent, envelope, {}, history.last)
-        self.failures = run.retries
+        self.failures, self.waits_lost = run.retries, len(run.waiting)
         hops = headers.get(HOPS)
         context = RunContext(
             envelope=parsed.envelope,
@@ -99,6 +149,7 @@ class RunAttempt:
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
             kind=str(headers.get(KIND) or TALK),
             between_turns=self.cancellation.between_turns,
+            circuits=self.services.circuits,
             waits=self.services.waits,
         )
         if (steers := self.steers) is not None:
@@ -109,24 +160,49 @@ class RunAttempt:
             except UnknownAgent as error:
                 log.warning("mail waits for an agent that left", extra={"agent": context.agent, "error": str(error)})
                 return None
+            except Exception as error:
+                self.runner_error = error
+                raise
         if self.observer is not None:
             self.observed = context.observed = _observe(self.observer, parsed, context)
         return context
+
+    async def _find_dropped(self, run_id: str, history: History) -> RunRecord | None:
+        """Find a run that the history has dropped and whose dead letter was retried. Its input is that of a new run."""
+        conversation = self.claimed.owner.conversation
+        found = await find_runs(Log(self.bus), conversation, lambda payload: payload.get("run") == run_id)
+        return replace(found[0], seen=history.last, seqs=[]) if found else None
 
     async def begin(self, context: RunContext, events: RunEvents, parsed: ParsedMail) -> None:
         """Write the start of the run; an attempt after the first writes that the run is restarted.
 
         A steer that no turn of an earlier run saw is answered by a run of its own. Its receipt is written here.
         """
-        run = context.run
-        if run.run in context.history.runs:
-            await self.writer.put(events.run("restarted"), heads=events.head(RUNNING))
+        run, mail = context.run, parsed.record
+        if context.history.snapshot_due:
+            await self._write_snapshot(context)
+        if self.dropped or run.run in context.history.runs:
+            journal = restart_records(context.key, run, mail.seq) if self.dropped else []
+            await self.writer.put(*journal, events.run("restarted"), heads=events.head(RUNNING))
             return
         trace = None if context.observed is None else context.observed.traceparent
-        start = context.key.start(run.envelope, run.spec, run.seen, trace, self.release)
-        is_steer = parsed.record.headers.get(STEER)
-        receipts = [input_receipt(events.conversation, parsed, events.fields)] if is_steer else []
+        start = context.key.start(run.envelope, run.spec, run.seen, trace, self.release, mail.seq)
+        receipts = [input_receipt(events.conversation, parsed, events.fields)] if mail.headers.get(STEER) else []
         await self.writer.put(start, events.run("started"), *receipts, heads=events.head(RUNNING))
+
+    async def _write_snapshot(self, context: RunContext) -> None:
+        """Write a snapshot of the history, in an append of its own: a snapshot that is refused must not fail the run.
+
+        It needs no owner: its content does not depend on who writes it.
+        """
+        try:
+            snapshot = snapshot_record(context.conversation_id, context.history)
+            if snapshot is not None:
+                await self.bus.acall(Append(records=(snapshot,)))
+        except PERMANENT_ERRORS:
+            raise
+        except Exception as error:  # noqa: BLE001  the run needs no snapshot
+            log_error("no snapshot of a history was written", error, log, run_id=context.run_id)
 
     async def _read_steers(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
         """Return the steers for the run. A run that has lost its lane is cancelled here and does not return."""
@@ -136,6 +212,12 @@ class RunAttempt:
             self.cancellation.cancel(InterruptReason.LOST)
             await asyncio.get_running_loop().create_future()
             raise
+
+
+def runs_needed(runner: Runner) -> int:
+    """Return how many earlier runs of a conversation the history has to hold for this runner."""
+    wanted = getattr(runner, "history_max", 0)
+    return max(RUNS_MAX, wanted if isinstance(wanted, int) else 0)
 
 
 def spec_of(runner: Runner, context: RunContext) -> dict[str, object]:
@@ -180,10 +262,13 @@ class LaneRun:
     ) -> None:
         self.owner = claimed.owner
         self._bus = bus
+        self._claimed = claimed
+        self._plan: LanePlan | None = None
         self._runner = runner
         self._run_max_s = run_max_s
-        services = services or RunServices(HistoryCache(bus))
+        self._services = services = services or RunServices(HistoryCache(bus))
         self._quarantine = services.quarantine
+        self._place: QuarantinePlace | None = None  # set while the run is suspected
         self._release = release
         self._error: str | None = None  # the type of the error that ended the attempt
         metrics = None if observer is None else observer.metrics
@@ -193,7 +278,8 @@ class LaneRun:
         self._subagent_stop = SubagentStop(bus, claimed.owner)
         self._mail = LaneMail(bus, claimed, self._cancellation, self._subagent_stop)
         self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
-        self.approvals = LaneApprovals(bus, self._writer, self._settlement)
+        self._clock = ClaimClock(claimed)
+        self.approvals = LaneApprovals(bus, self._writer, self._settlement, self._clock.now_ms)
         self._attempt = RunAttempt(
             bus=bus,
             claimed=claimed,
@@ -237,14 +323,32 @@ class LaneRun:
             log.info("a run was fenced", extra={"owner": self.owner.token, "error": str(error)})
             outcome = Outcome.FENCED
         finally:
+            if self._place is not None:
+                self._place.close()
             self._quarantine.leave(self.owner.token)
             await self._subagent_stop.close()
             if self._attempt.observed is not None:
                 self._attempt.observed.end(ABANDONED if outcome is None else outcome.value, self._error)
         return outcome
 
+    def burials(self, failure: Failure) -> Iterator[Settle]:
+        """Return settles that give up the mail, to be tried in turn, for a lane on which this object keeps failing.
+
+        Commands stay in the lane: the next owner applies them, and passes stops on to subagents.
+        """
+        plan, attempt = self._plan, self._claimed.attempt
+        if isinstance(plan, RunPlan):
+            events = self._attempt.events(plan.parsed)
+            shown = failure.named
+            records = (events.error(shown), events.key.end("failed"), events.run("failed", shown))
+            heads = events.head("failed")
+            yield from burial_forms(self.owner, plan.parsed.record, failure.cause, attempt, records, heads=heads)
+        elif isinstance(plan, UnreadablePlan) or self._claimed.mail:
+            record = plan.record if isinstance(plan, UnreadablePlan) else self._claimed.mail[0]
+            yield from burial_forms(self.owner, record, failure.cause, attempt)
+
     async def _process(self) -> Outcome:
-        plan = plan_lane(self.owner.conversation, await self._mail.read())
+        plan = self._plan = plan_lane(self.owner.conversation, await self._mail.read())
         if isinstance(plan, RunPlan):
             return await self._answer(plan)
         if isinstance(plan, UnreadablePlan):
@@ -268,9 +372,15 @@ class LaneRun:
             return await self._start(plan, events, context)
         except Exception as error:
             # The writer's failure is the cause, whatever the runner made of it. A fenced owner may write no retry and
-            # no dead letter, and a broken store needs an operator.
-            if isinstance(self._writer.failure, Fenced | StorageError):
-                raise self._writer.failure from error
+            # no dead letter, a broken store needs an operator, and after an unexpected error of the store it is unknown
+            # what was written: the lane loop retries the lane, and the next attempt reads the log.
+            failure = self._writer.failure
+            if failure is not None and not isinstance(failure, REFUSALS):
+                raise failure from error
+            # The same holds for reads: only the runner may give its mail up by an error that is not of this package.
+            of_run = isinstance(error, Magent2Error) or error is self._attempt.runner_error
+            if not of_run or isinstance(error, PERMANENT_ERRORS):
+                raise
             return await self._handle_failure(plan, events, error)
 
     async def _check_approvals(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome | None:
@@ -284,7 +394,6 @@ class LaneRun:
 
         A stop is applied all the same, because it does not depend on what the run recorded.
         """
-        self._quarantine.decide(self.owner.token)
         self._mail.listen(plan)
         if (stop := self._mail.final_stop) is not None:
             return await self._stop(plan, events, stop)
@@ -295,7 +404,9 @@ class LaneRun:
     async def _start(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
         """Start or restart the run.
 
-        Mail that has crashed too many workers is given up here. Suspected mail waits until it can run alone.
+        Mail that has crashed too many workers is given up here. Suspected mail waits until it can run alone. Suspected
+        mail that is stopped or given up does not run; it stays undecided until its end is written. If another suspect
+        ran before that and the worker died, the crash would count against this mail too.
         """
         crashes = self._attempt.crashes
         give_up = after_crashes(crashes)
@@ -305,19 +416,34 @@ class LaneRun:
                 if (stop := self._mail.final_stop) is not None:
                     return await self._stop(plan, events, stop)
                 return await self._settlement.postponed(plan, self._mail.of_run(plan))
-        else:
+            self._release_while_waiting(context)
+        elif not is_suspect(crashes):
             self._quarantine.decide(self.owner.token)
         await self._attempt.begin(context, events, plan.parsed)
         if give_up is not None:
             mail = await self._mail.of_ended_run(plan)
-            return await self._settlement.failed(plan, mail, events, give_up.reason, crashes)
+            return await self._settlement.failed(plan, mail, events, Failure.plain(give_up.why), crashes)
         return await self._run(plan, events, context)
+
+    def _release_while_waiting(self, context: RunContext) -> None:
+        """Let the suspected run leave the quarantine while it waits."""
+
+        async def record(waits: bool) -> None:
+            await self._writer.commit(context.key.wait(context.attempt, waits))
+
+        async def between_turns() -> None:
+            await place.update()
+            await self._cancellation.between_turns()
+
+        place = self._place = QuarantinePlace(self._quarantine, self.owner.token, context.unfinished, record)
+        context.waits = (*context.waits, place.released)
+        context.calls_changed, context.between_turns = place.update, between_turns
 
     async def _run(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
         """Run the runner, and give the lane up according to how the run ended."""
         event_writer = RunEventWriter(events, self._writer, context.observed)
         work = write_run(self._runner, context.envelope, context, event_writer)
-        if await self._cancellation.drive(work, self._run_max_s):
+        if await self._drive(work):
             if context.waiting:
                 if (stop := self._mail.final_stop) is not None:
                     return await self._stop(plan, events, stop)
@@ -328,24 +454,46 @@ class LaneRun:
         reason = self._cancellation.reason
         if reason is InterruptReason.LOST:
             return Outcome.FENCED
-        if reason is InterruptReason.OVERDUE:
-            raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
         if isinstance(reason, StopCommand):
             cut_off = [record for records_of_call in context.unfinished.values() for record in records_of_call()]
             return await self._stop(plan, events, reason, cut_off)
         return await self._settlement.given_back(events)
 
+    async def _drive(self, work: Coroutine[object, None, None]) -> bool:
+        """Await the runner. Return whether it ended by itself. An error is kept as that of the runner."""
+        try:
+            if await self._cancellation.drive(work, self._run_max_s):
+                return True
+            if self._cancellation.reason is InterruptReason.OVERDUE:
+                raise RunTimedOut(f"the run took longer than {self._run_max_s:g} s")
+        except Exception as error:
+            self._attempt.runner_error = error
+            raise
+        return False
+
     async def _handle_failure(self, plan: RunPlan, events: RunEvents, error: Exception) -> Outcome:
         """Retry the run later, or move its mail to the dead letters."""
         self._error = type(error).__name__
-        failures = self._attempt.failures + 1
-        decision = after_failure(error, failures)
-        facts = {"run_id": events.run_id, "attempt": events.attempt, "decision": type(decision).__name__}
-        log.warning("a run failed", extra=facts, exc_info=error)
+        now_ms = self._clock.now_ms()
+        failures, since_ms = await self._failing(events.run_id, now_ms) if is_transient(error) else (1, now_ms)
+        decision = after_failure(
+            error, failures, (now_ms - since_ms) / 1000, self._services.retry, self._services.chance()
+        )
+        failure = Failure.of(error, "the run failed", events.run_id, events.attempt)
+        facts = {
+            "run_id": events.run_id,
+            "attempt": events.attempt,
+            "decision": type(decision).__name__,
+            "failure_id": failure.id,
+        }
+        if isinstance(decision, Defer):
+            log.info("a run was deferred", extra={**facts, "error": cause_of(error)})
+        else:
+            log_error("a run failed", error, log, **facts)
         self._writer.forget_refusal()
         if isinstance(decision, Bury):
             mail = await self._mail.of_ended_run(plan)
-            return await self._settlement.failed(plan, mail, events, decision.reason, failures)
+            return await self._settlement.failed(plan, mail, events, failure.because(decision.why), failures)
         # The run may have failed before `listen`, so the plan's own stop request counts too. A stop after the turn
         # applies now: the failed turn is over.
         stop_request = self._mail.stop_request or plan.stop_request
@@ -353,11 +501,25 @@ class LaneRun:
             return await self._stop(plan, events, stop_request)
         mail = self._mail.of_run(plan)
         try:
-            return await self._settlement.retried(plan, mail, events, error_text(error), decision.delay_s)
+            return await self._settlement.retried(plan, mail, events, failure.named, decision, now_ms)
         except REFUSALS as refusal:
             self._writer.forget_refusal()
             mail = await self._mail.of_ended_run(plan)
-            return await self._settlement.failed(plan, mail, events, error_text(refusal), failures)
+            refused = Failure.plain(f"{type(refusal).__name__}: {refusal}")
+            return await self._settlement.failed(plan, mail, events, refused, failures)
+
+    async def _failing(self, run_id: str, now_ms: int) -> tuple[int, int]:
+        """Return how often the run has failed in a row, with this attempt, and since when by the log clock.
+
+        The history is read again: an answer that this attempt recorded ends the row of failures before it.
+        """
+        conversation = self.owner.conversation
+        runs_max = runs_needed(self._runner)
+        history = await retry_call(lambda: self._services.histories.read(conversation, runs_max), self.owner.token)
+        run = history.runs.get(run_id)
+        if run is None:  # it failed before its start was on the log
+            return 1, now_ms
+        return run.failures + 1, now_ms if run.failing_since_ms is None else run.failing_since_ms
 
     async def _stop(
         self, plan: RunPlan, events: RunEvents, stop_request: StopCommand, cut_off: Sequence[NewRecord] = ()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from magent2.errors import TransientError
+from magent2.errors import CircuitOpen, TransientError
+from magent2.mail.retry_policy import RetryPolicy
 
-ATTEMPTS_MAX = 8  # failed attempts
 CRASHES_MAX = 8  # attempts during which the worker dies
 SUSPECT_AFTER = 2  # crashes; then the mail must not run beside other suspected mail
-RUN_RETRY_FIRST_S, RUN_RETRY_MAX_S = 0.25, 30.0  # the delay doubles with every failed attempt
-ERROR_TEXT_MAX_CHARS = 500  # the longest error text in the stream and in a dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +23,39 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Defer:
+    """Try again after `delay_s`. The model was not called, so the attempt does not count."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bury:
-    """Give up and move the mail to the dead letters."""
+    """Give up and move the mail to the dead letters. `why` says why, unless the failure itself does."""
 
-    reason: str
+    why: str = ""
 
 
-def after_failure(error: Exception, attempt: int) -> Retry | Bury:
-    """Decide what to do with mail whose run has failed `attempt` times."""
-    if not isinstance(error, TransientError | TimeoutError):
-        return Bury(error_text(error))
-    if attempt >= ATTEMPTS_MAX:
-        return Bury(f"gave up after {attempt} attempts: {error_text(error)}")
-    return Retry(delay_s=min(RUN_RETRY_FIRST_S * 2 ** (attempt - 1), RUN_RETRY_MAX_S))
+def is_transient(error: Exception) -> bool:
+    """Return whether the same run may succeed later."""
+    return isinstance(error, TransientError | TimeoutError)
+
+
+def after_failure(
+    error: Exception, failures: int, elapsed_s: float, policy: RetryPolicy, chance: float
+) -> Retry | Defer | Bury:
+    """Decide what to do with mail whose run has failed `failures` times in a row, over `elapsed_s`.
+
+    `chance`, from 0 to 1, spreads the retries of runs that failed together.
+    """
+    if not is_transient(error):
+        return Bury()
+    if elapsed_s >= policy.give_up_after_s:
+        attempts = "1 attempt" if failures == 1 else f"{failures} attempts"
+        return Bury(f"gave up after {attempts} in {elapsed_s:.0f} s")
+    if isinstance(error, CircuitOpen):
+        return Defer(error.retry_in_s * (1 + policy.jitter * chance))
+    return Retry(policy.delay_s(failures, chance, getattr(error, "retry_after_s", None)))
 
 
 def after_crashes(crashes: int) -> Bury | None:
@@ -53,15 +74,6 @@ def is_suspect(crashes: int) -> bool:
     return crashes > SUSPECT_AFTER
 
 
-def error_text(error: BaseException) -> str:
-    """Return type and message of an error, shortened. The traceback is only logged."""
-    return bounded(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-def bounded(text: str) -> str:
-    return text if len(text) <= ERROR_TEXT_MAX_CHARS else text[: ERROR_TEXT_MAX_CHARS - 1] + "…"
-
-
 class Quarantine:
     """Lets a worker run only one suspected message at a time. Lanes are named by their owner tokens.
 
@@ -72,6 +84,7 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._inside: str | None = None
+        self._returning: deque[tuple[str, asyncio.Event]] = deque()  # lanes that wait to enter again, and their turns
         self._undecided: set[str] = set()
         self._all_decided = asyncio.Event()
         self._all_decided.set()
@@ -96,7 +109,96 @@ class Quarantine:
         await self._all_decided.wait()
         return True
 
+    async def enter_again(self, token: str) -> None:
+        """Enter after a wait outside, when the lanes that are inside or came back earlier have left.
+
+        A lane that comes back goes before new ones: `leave` passes the place on directly. The wait ends, because a
+        run that is inside is limited in time and leaves while it waits itself.
+        """
+        if self._inside is None:
+            self._inside = token
+        elif self._inside != token:
+            turn = token, asyncio.Event()
+            self._returning.append(turn)
+            try:
+                await turn[1].wait()
+            except asyncio.CancelledError:
+                if turn in self._returning:
+                    self._returning.remove(turn)
+                else:
+                    self.leave(token)
+                raise
+        await self._all_decided.wait()
+
     def leave(self, token: str) -> None:
         if self._inside == token:
             self._inside = None
+            if self._returning:
+                self._inside, turn = self._returning.popleft()
+                turn.set()
         self.decide(token)
+
+
+class QuarantinePlace:
+    """The place of one suspected run in the quarantine. The run leaves it while all its calls in progress wait.
+
+    Otherwise a run that waits for another suspected run of this worker would wait for a run that cannot start.
+    `record` writes to the history that the run waits (True) or works again (False). An attempt that is lost while it
+    waits does not count as a crash: the run did nothing, and the suspect that ran meanwhile may have caused the crash.
+    So the record is written before the run leaves, and after it has entered again.
+    """
+
+    def __init__(
+        self, quarantine: Quarantine, token: str, calls: Collection[object], record: Callable[[bool], Awaitable[None]]
+    ) -> None:
+        self._quarantine = quarantine
+        self._token = token
+        self._calls = calls  # the calls in progress
+        self._record = record
+        self._waiting = 0  # how many of them wait
+        self._outside = False
+        self._closed = False
+        self._updating = asyncio.Lock()
+
+    @asynccontextmanager
+    async def released(self) -> AsyncIterator[None]:
+        """Count a call that waits. A call that is cancelled does not enter again; the next turn or call does."""
+        self._waiting += 1
+        try:
+            await self.update()
+            yield
+        except asyncio.CancelledError:
+            self._waiting -= 1
+            raise
+        except BaseException:
+            self._waiting -= 1
+            await self.update()
+            raise
+        self._waiting -= 1
+        await self.update()
+
+    async def update(self) -> None:
+        """Leave if all calls in progress wait, else return when the run is inside. Call it after each change."""
+        async with self._updating:
+            waits = 0 < self._waiting == len(self._calls)
+            if self._is_closed() or waits == self._outside:
+                return
+            if waits:
+                self._outside = True
+                await self._record(True)
+                self._quarantine.leave(self._token)
+            else:
+                await self._quarantine.enter_again(self._token)
+                if self._is_closed():
+                    self._quarantine.leave(self._token)
+                    return
+                await self._record(False)
+                self._outside = False
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Leave for good, because the run has ended. A call of it may still be running and must not enter again."""
+        self._closed = True
+        self._quarantine.leave(self._token)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.operations import SetHead
-from magent2.bus.records import NewRecord, canonical
+from magent2.bus.records import NewRecord, canonical, is_draft_name
+from magent2.errors import PayloadError
 from magent2.mail.headers import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
 from magent2.models.address import stream_topic
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage, RunEvent
+from magent2.models.json_types import storable
 from magent2.runner.event_mapping import short_args
 from magent2.runner.run_stream import Event
 from magent2.sessions.approvals import Approval
@@ -60,9 +62,15 @@ class RunEvents:
         return {"run_id": self.run_id, "attempt": self.attempt, "agent": self.agent}
 
     def event(self, event: Event) -> NewRecord:
-        """Return an event of the runner as a record, with the fields that the runner left out."""
+        """Return an event of the runner as a record, with the fields that the runner left out.
+
+        An event only reports. What a record cannot hold becomes text: it must not end the run.
+        """
         payload = event_payload(event)
         payload["conversation_id"] = self.conversation
+        for name in ("run_id", "message_id"):
+            if name in payload and not is_draft_name(payload[name]):
+                del payload[name]
         payload.setdefault("run_id", self.run_id)
         payload.setdefault("attempt", self.attempt)
         payload.setdefault("agent", self.agent)
@@ -72,7 +80,10 @@ class RunEvents:
             payload.setdefault("reply_to", self.envelope_id)
         if self.kind != TALK:
             payload.setdefault("run_kind", self.kind)
-        return payload_record(payload)
+        try:
+            return payload_record(payload)
+        except PayloadError:
+            return payload_record(storable(payload))
 
     def output(self, text: str) -> NewRecord:
         return self.event(OutputEvent(conversation_id=self.conversation, text=text))

@@ -18,14 +18,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
+from magent2.background import log_error
 from magent2.errors import InvalidInput
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.runner.run_stream import Event, EventSink, RunStream
+from magent2.runner.run_stream import QUEUE_MAX, Event, EventSink, RunStream
 
 log = logging.getLogger(__name__)
 
-QUEUE_MAX = 256  # events that a runner in a thread may be ahead of the worker's loop
 THREAD_NAME = "magent2-stream-run"
 
 
@@ -122,7 +122,7 @@ def _iterate(runner: Runner, envelope: MessageEnvelope, queue: _ThreadQueue) -> 
     except Exception as raised:  # noqa: BLE001  raised again on the loop
         error = raised
     if not queue.put(_ThreadEnd(error)) and error is not None:
-        log.error("a run failed after its reader had left", exc_info=error)
+        log_error("a run failed after its reader had left", error, log)
 
 
 @dataclass(frozen=True, slots=True)

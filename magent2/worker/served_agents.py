@@ -54,9 +54,25 @@ class ServedAgents:
         return self._runners[agent]
 
     async def register(self) -> None:
-        """Register the agents. Raises `NameTaken` for the first one whose name is in use."""
+        """Register the agents. One whose name is in use is left out: a user must not keep the others from starting.
+
+        Raises `NameTaken` if none is left.
+        """
+        taken: NameTaken | None = None
         for agent in self.agents:
-            await register_agent(Log(self._bus), agent)
+            try:
+                await register_agent(Log(self._bus), agent)
+            except NameTaken as error:
+                taken = error
+                del self._runners[agent]
+                self.controls.discard(control_topic(agent))
+                self.steers.discard(chat_topic(agent))
+                log.error("an agent cannot be served", extra={"agent": agent, "error": str(error)})  # noqa: TRY400
+        if taken is None:
+            return
+        if not self._runners:
+            raise taken
+        self.agents = tuple(self._runners)
 
     def has_changed(self) -> bool:
         """Check which agents are wanted now. Return whether they differ from the last check and can be served."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from magent2 import __version__
+from magent2.background import keep_running, log_error
 from magent2.bus.interface import Engine
+from magent2.bus.operations import Settle
 from magent2.bus.records import ClaimedLane, Record
+from magent2.bus.retention import RetentionPolicy
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput
+from magent2.failures import Failure
 from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneKey, LaneLoop
+from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
+from magent2.runner.circuit import CIRCUIT_FAILURES, Circuits
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
 from magent2.telemetry.observation import RunObserver
@@ -20,11 +29,14 @@ from magent2.worker.control_feed import lanes_with_steers, takes_steers
 from magent2.worker.lane_run import RUN_MAX_S, LaneRun, RunServices
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome
+from magent2.worker.sweeper import keep_sweeping
 
 CONCURRENCY = 256  # lanes that are worked on at a time
+PRINCIPAL_SHARE = 0.5  # of these slots that one principal may use; the others stay free for principals that come later
 LEASE_S = 15.0
 DRAIN_S = 30.0
 TEAM_POLL_S = 0.5  # between two checks whether the agents to serve have changed
+OWNER_CHECKS_MAX = 32  # at a time, after a renewal of the lease
 
 
 def new_worker_id() -> str:
@@ -35,24 +47,30 @@ class WorkerService(LaneHandler[LaneRun]):
     """Serves the mail of agents, each with its runner. The agents may change while it runs.
 
     Mail of one lane (agent and conversation) is processed in order. Lanes run side by side, up to `concurrency` of
-    them; two agents may run in one conversation at a time.
+    them, and up to `principal_share` of that for one principal; two agents may run in one conversation at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  one parameter per setting
         self,
         bus: Engine,
         runners: Runners | CurrentRunners,
         *,
         concurrency: int = CONCURRENCY,
+        principal_share: float = PRINCIPAL_SHARE,
         lease_s: float = LEASE_S,
         run_max_s: float = RUN_MAX_S,
         worker: str | None = None,
         observer: RunObserver | None = None,
         release: str = __version__,
+        retry: RetryPolicy = RUN_RETRY,
+        circuit_failures: int = CIRCUIT_FAILURES,
+        chance: Callable[[], float] = random.random,
     ) -> None:
+        """`chance` returns a number from 0 to 1 that spreads the retries of runs that failed together."""
         self.worker = worker or new_worker_id()
         self.approval_max_s = APPROVAL_MAX_S
-        self.now_ms: Callable[[], int] = now_ms  # the wall clock, by which approvals expire
+        self.retention: Callable[[], RetentionPolicy] | None = None  # with it, this worker sweeps in turn with others
+        self.now_ms: Callable[[], int] = now_ms  # the wall clock, for the displayed expiry of approvals
         self.outcomes: Counter[Outcome] = Counter()
         self._bus = bus
         self._served = ServedAgents(bus, runners, self.worker)
@@ -71,9 +89,16 @@ class WorkerService(LaneHandler[LaneRun]):
             concurrency=concurrency,
             lease_s=lease_s,
             drain_s=DRAIN_S,
+            principal_share=principal_share,
             on_claim=None if metrics is None else metrics.claimed,
         )
-        self._services = RunServices(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
+        on_change = {} if metrics is None else {"on_change": metrics.set_circuit}
+        self._services = RunServices(
+            HistoryCache(bus),
+            retry=retry,
+            circuits=Circuits(retry, circuit_failures, chance, **on_change),
+            chance=chance,
+        )
         self._commands: list[Record] = []  # commands that were read before the claim
         self._steered: set[LaneKey] = set()  # lanes with steers that were read before the claim
         self._more_mail = False  # the last claim left mail that is not in its lane yet
@@ -102,13 +127,16 @@ class WorkerService(LaneHandler[LaneRun]):
         return self._served.topics
 
     def background(self) -> Sequence[BackgroundWork]:
-        return [self._follow_team()] if self._served.may_change else []
+        work = [keep_running(f"{self.worker} team", self._follow_team)] if self._served.may_change else []
+        if self.retention is not None:
+            metrics = None if self._observer is None else self._observer.metrics
+            work.append(keep_sweeping(self._bus, self.retention, self.worker, self.lane_loop.lease_s, metrics))
+        return work
 
     async def _follow_team(self) -> None:
-        while True:
-            await asyncio.sleep(TEAM_POLL_S)
-            if self._served.has_changed():
-                self.lane_loop.wake()
+        await asyncio.sleep(TEAM_POLL_S)
+        if self._served.has_changed():
+            self.lane_loop.wake()
 
     async def start(self) -> None:
         await self._served.register()
@@ -131,9 +159,10 @@ class WorkerService(LaneHandler[LaneRun]):
         self._steers.note(topics)
 
     async def before_claim(self, watch: Watch) -> bool:
+        # Added to what is left of a round that failed: each record is read once, and a run must not miss its stop.
         await self._update_agents(watch)
-        self._commands = await self._controls.read()
-        self._steered = lanes_with_steers(await self._steers.read(watch))
+        self._commands += await self._controls.read()
+        self._steered |= lanes_with_steers(await self._steers.read(watch))
         if self._commands and self._served.leaving:
             # Commands for runs of agents that left must get into their lanes too. The claim that follows says again
             # whose mail this worker takes.
@@ -156,27 +185,31 @@ class WorkerService(LaneHandler[LaneRun]):
         Not before the claim: it puts them into their lanes, and a run settles them from there. A command that is not
         in the lane of the run any more belonged to an earlier run.
         """
-        for record in self._commands:
+        while self._commands:
+            record = self._commands[0]
             agent = record.topic.partition(":")[2]
             run = self.lane_loop.by_lane.get((agent, str(record.payload.get("conversation_id", ""))))
             if run is not None and await self._controls.lies_in(run.owner, record):
                 run.add_command(record)
+            del self._commands[0]
         # If the claim before this one left mail outside its lane, any lane may have got a steer by this claim.
         for lane in list(self.lane_loop.by_lane) if self._more_mail else self._steered:
             run = self.lane_loop.by_lane.get(lane)
             if run is not None:
                 run.note_steer()
         self._more_mail = more
+        self._steered.clear()
         self._steers.mark_passed_on()
 
     def create_work(self, lane: ClaimedLane) -> LaneRun:
         runner = self._served.runner_of(lane.owner.agent)
+        release_slot = partial(self.lane_loop.slot_released, lane.principal)
         run = LaneRun(
             self._bus,
             lane,
             runner,
             run_max_s=self.run_max_s,
-            services=self._services,
+            services=replace(self._services, waits=(release_slot,)),
             observer=self._observer,
             release=self._release,
             catch_up=self._steers.catch_up if takes_steers(runner) else None,
@@ -189,9 +222,20 @@ class WorkerService(LaneHandler[LaneRun]):
         self.outcomes[outcome] += 1
         return outcome in DELAYED
 
+    def burials(self, lane: ClaimedLane, work: LaneRun | None, failure: Failure) -> Iterable[Settle]:
+        return super().burials(lane, work, failure) if work is None else work.burials(failure)
+
     async def lease_renewed(self, running: Sequence[LaneRun]) -> None:
-        for run in running:
-            await run.check_owner()
+        unchecked = iter(running)
+
+        async def check_owners() -> None:
+            for run in unchecked:
+                try:
+                    await run.check_owner()
+                except Exception as error:  # noqa: BLE001  the others are checked all the same
+                    log_error("cannot check the owner of a lane", error, owner=run.owner.token)
+
+        await asyncio.gather(*(check_owners() for _ in range(min(OWNER_CHECKS_MAX, len(running)))))
 
     def give_back(self, work: LaneRun) -> bool:
         work.give_back()

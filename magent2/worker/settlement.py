@@ -10,11 +10,12 @@ from magent2.bus.lane_writer import REFUSALS, LaneWriter
 from magent2.bus.operations import SetHead
 from magent2.bus.records import MailRef, NewRecord, Record
 from magent2.errors import Magent2Error
+from magent2.failures import Failure, bounded, mask_secrets
 from magent2.mail.dead_letters import burial_forms
 from magent2.mail.headers import RUNNING
 from magent2.runner.context import RunContext
 from magent2.worker.lane_mail import ConsumedMail, LeavingMail, NothingToRun, RunPlan, UnreadablePlan
-from magent2.worker.retry import bounded
+from magent2.worker.retry import Defer, Retry
 from magent2.worker.run_events import (
     MALFORMED_MAIL,
     UNKNOWN_COMMAND,
@@ -41,6 +42,7 @@ class Outcome(Enum):
     RETRIED = "retried"
     CLEARED = "cleared"  # there was nothing to answer
     POSTPONED = "postponed"  # its agent left the team, or it is suspected mail and another suspect was running
+    DEFERRED = "deferred"  # the model was not called, because its provider does not answer
     LEFT = "left"  # a newer release started it
     PAUSED = "paused"  # calls wait for approval
     GIVEN_BACK = "given back"
@@ -50,7 +52,9 @@ class Outcome(Enum):
 
 SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message has left the lane for good
 # The lane may become due later, at a time that only the next claim reports.
-DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT, Outcome.PAUSED})
+DELAYED = frozenset(
+    {Outcome.RETRIED, Outcome.DEFERRED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT, Outcome.PAUSED}
+)
 
 
 class LaneSettlement:
@@ -80,7 +84,7 @@ class LaneSettlement:
 
     async def unreadable(self, plan: UnreadablePlan) -> Outcome:
         """Move mail that is not an envelope to the dead letters. Decisions stay for the paused run behind it."""
-        reason = bounded(plan.reason)
+        reason = bounded(mask_secrets(plan.reason))
         log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
         decisions = {parsed.record.ref for parsed in plan.consumed.decisions}
         mail = (plan.record.ref, *(ref for ref in plan.consumed.refs if ref not in decisions))
@@ -176,22 +180,38 @@ class LaneSettlement:
         )
         return Outcome.STOPPED
 
-    async def retried(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, text: str, delay_s: float) -> Outcome:
-        """Release the lane of a run that failed, to be retried after `delay_s`."""
+    async def retried(
+        self,
+        plan: RunPlan,
+        mail: LeavingMail,
+        events: RunEvents,
+        text: str,
+        decision: Retry | Defer,
+        clock_ms: int,
+    ) -> Outcome:
+        """Release the lane of a run that failed or was deferred. A deferred attempt does not count."""
         await self._remove_commands(plan, mail, events)
-        await self._writer.later(delay_s, events.error(text, delay_s), events.key.retry(events.attempt))
-        return Outcome.RETRIED
+        deferred = isinstance(decision, Defer)
+        record = (events.key.defer if deferred else events.key.retry)(events.attempt, clock_ms)
+        shown_s = round(decision.delay_s, 3)
+        await self._writer.later(decision.delay_s, events.error(text, shown_s), record, refund=deferred)
+        return Outcome.DEFERRED if deferred else Outcome.RETRIED
 
-    async def failed(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, reason: str, attempts: int) -> Outcome:
-        """End a run that failed for good, and move its mail to the dead letters."""
+    async def failed(
+        self, plan: RunPlan, mail: LeavingMail, events: RunEvents, failure: Failure, attempts: int
+    ) -> Outcome:
+        """End a run that failed for good, and move its mail to the dead letters.
+
+        The events show what users may see. The dead letter, which only operators see, has the cause.
+        """
         records = (
-            events.error(reason),
+            events.error(failure.named),
             *self._receipts(mail, "too_late", plan, events),
             events.key.end("failed"),
-            events.run("failed", reason),
+            events.run("failed", failure.named),
             *self._unknown_commands(plan.consumed),
         )
-        return await self._bury(plan.parsed.record, mail.refs, reason, attempts, records, events.head("failed"))
+        return await self._bury(plan.parsed.record, mail.refs, failure.cause, attempts, records, events.head("failed"))
 
     async def _remove_commands(self, plan: RunPlan, mail: LeavingMail, events: RunEvents | None = None) -> None:
         """Remove applied commands before the lane is released: a lane with control mail is due at once."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from magent2.bus.interface import Engine
+from magent2.connectors.relay import Relay
 from magent2.errors import SettingsError
 from magent2.models.address import check_name
 from magent2.roster.agents_file import default_roster
-from magent2.roster.limits import LimitValues, parse_limit_variables
+from magent2.roster.limits import LimitValues, RetryValues, delivery_retry_policy, run_retry_policy
 from magent2.roster.registry import EnvironmentOverride, Registry
+from magent2.roster.retention import retention_policy
 from magent2.roster.spec import Roster
+from magent2.runner.circuit import CIRCUIT_FAILURES
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import DEMO, LOCAL, select_team
 from magent2.runner.team.runner import TeamRunner
@@ -23,8 +27,11 @@ from magent2.telemetry.observation import RunObserver
 from magent2.tools.default_tools import known_tools
 from magent2.worker.lane_run import RUN_MAX_S
 from magent2.worker.runner_adapter import Runner
-from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S, WorkerService
+from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S, PRINCIPAL_SHARE, WorkerService
 
+log = logging.getLogger(__name__)
+
+ECHO = "echo"
 NO_KEY = "because OPENAI_API_KEY is not set"
 
 
@@ -48,6 +55,15 @@ class ServedTeam:
         return self.registry.roster.limits
 
     @property
+    def retry(self) -> RetryValues:
+        """The retry policies of the agents file. Those of the environment override them."""
+        return self.registry.roster.retry
+
+    def relay(self, bus: Engine) -> Relay:
+        """Create a relay with the retry policy of the team."""
+        return Relay(bus, retry=delivery_retry_policy(self.retry))
+
+    @property
     def first_agent(self) -> str:
         """The agent to write to first: the root of the scenario, if it is served."""
         root = self.registry.roster.scenario().root
@@ -62,15 +78,22 @@ class ServedTeam:
     ) -> WorkerService:
         """Create a worker for the team. It follows changes of the agents file."""
         limits = self.limits
+        retry = self.retry
+        if observer is not None and observer.metrics is not None:
+            observer.metrics.read_usage_of(self.runner.tool_threads, self.runner.sandbox)
         service = WorkerService(
             bus,
             self.current_runners,
             concurrency=limits.get("concurrency", CONCURRENCY) if concurrency is None else concurrency,
+            principal_share=limits.get("principal_share", PRINCIPAL_SHARE),
             lease_s=limits.get("lease_s", LEASE_S),
             run_max_s=limits.get("run_max_s", RUN_MAX_S),
             observer=observer,
+            retry=run_retry_policy(retry),
+            circuit_failures=retry.get("circuit_failures", CIRCUIT_FAILURES),
         )
         service.lane_loop.drain_s = limits.get("run_drain_s", DRAIN_S)
+        service.retention = lambda: retention_policy(self.registry.roster.retention)
         service.approval_max_s = limits.get("approval_max_s", APPROVAL_MAX_S)
         return service
 
@@ -86,31 +109,41 @@ def choose_team(
     """Choose the team of the agents file; without a file, the one agent that is named; else the default team.
 
     `MAGENT2_CONFIG` may name the file too. With a file, `names` select some of its agents. `without_key` is the model
-    to use if there is neither a model nor an API key; the echo runner if it is `None`.
+    to use if there is neither `model` nor an API key; the echo runner if it is `None`. `AGENT_MODEL` is then not used,
+    unless it names a model that needs no key.
     """
     variables = os.environ if environ is None else environ
     if file is None and (configured := variables.get("MAGENT2_CONFIG", "").strip()):
         file = Path(configured).expanduser()
     config = RunnerConfig.read(variables)
     chosen_model = model or config.model
-    no_key = chosen_model is None and config.api_key is None
+    no_key = model is None and config.api_key is None and config.model not in (DEMO, LOCAL)
+    if no_key:
+        chosen_model = without_key
+        if config.model is not None:
+            log.warning(
+                "AGENT_MODEL is not used, because OPENAI_API_KEY is not set",
+                extra={"model": config.model, "answers": without_key or ECHO},
+            )
     registry = _choose_registry(names, file, config, variables)
+    for policy in (run_retry_policy, delivery_retry_policy):
+        policy(registry.roster.retry)  # the file and the environment may contradict each other
     folder = None if file is None else file.parent
 
     def current_roster() -> Roster:
         registry.reload()
         return registry.roster
 
-    runner = select_team(current_roster, without_key if no_key else chosen_model, config, folder=folder)
+    runner = select_team(current_roster, chosen_model, config, folder=folder)
     fixed = file is not None and bool(names)
     served = tuple(dict.fromkeys(names)) if fixed else runner.agents()
-    description = _describe_model(without_key if no_key else chosen_model, no_key)
+    description = _describe_model(chosen_model, no_key)
     return ServedTeam(served, runner, registry, description, folder, fixed)
 
 
 def _describe_model(model: str | None, no_key: bool) -> str:
     if no_key:
-        return f"the {model} model, {NO_KEY}" if model else f"echo, {NO_KEY}"
+        return f"the {model} model, {NO_KEY}" if model else f"{ECHO}, {NO_KEY}"
     if model in (DEMO, LOCAL):
         return f"the {model} model"
     return f"model {model}" if model else "the SDK's default model"
@@ -121,24 +154,35 @@ def _choose_registry(
 ) -> Registry:
     """Return the registry of all agents that this process knows. Settings of the environment override the file's."""
     agent_name = variables.get("AGENT_NAME", "").strip() or None
-    limits = parse_limit_variables(Settings.read(variables).limits)
+    given = EnvironmentOverride.of(Settings.read(variables))
+    limits = given.limits
     # The variables of the agent itself take precedence over MAGENT2_LIMIT_*.
     if variables.get("AGENT_MAX_TURNS", "").strip():
         limits["max_turns"] = config.max_turns
     if variables.get("AGENT_HISTORY_MAX", "").strip():
         limits["history_max"] = config.history_max
-    override = EnvironmentOverride(agent_name, config.model, config.instructions, config.tools or None, limits=limits)
+    override = replace(
+        given, name=agent_name, model=config.model, instructions=config.instructions, tools=config.tools or None
+    )
     if file is not None:
         return Registry.of_file(file, known_tools(), variables, replace(override, required=names))
     if names or agent_name:
-        return Registry.of(_single_agent(names, config, limits))
+        return Registry.of(_single_agent(names, config, given))
     return Registry.of(override.apply(default_roster()))
 
 
-def _single_agent(names: Sequence[str], config: RunnerConfig, limits: LimitValues) -> Roster:
+def _single_agent(names: Sequence[str], config: RunnerConfig, given: EnvironmentOverride) -> Roster:
     """Return a roster of one agent, which the environment describes."""
     if len(names) > 1:
         raise SettingsError("several agents need an agents file; pass it with --config magent2.toml")
     name = check_name(names[0], "agent name") if names else config.agent_name
     model = None if config.model in (DEMO, LOCAL) else config.model  # no provider has models of these names
-    return Roster.of_environment(name, model=model, instructions=config.instructions, tools=config.tools, limits=limits)
+    return Roster.of_environment(
+        name,
+        model=model,
+        instructions=config.instructions,
+        tools=config.tools,
+        limits=given.limits,
+        retention=given.retention,
+        retry=given.retry,
+    )

@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from magent2.background import keep_running, log_error
 from magent2.bus.base import EngineBase
 from magent2.bus.interface import Bus, BusMessage, Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Operation
 from magent2.bus.records import lane_of
-from magent2.bus.retry import retry_while_unavailable
+from magent2.bus.retry import PERMANENT_ERRORS, retry_while_unavailable
 from magent2.bus.v1_adapter import is_engine
 from magent2.bus.watch import Watch
 from magent2.errors import LimitError
@@ -107,18 +108,20 @@ class _EngineMailbox:
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[None]:
         """Renew the lease until the block ends, then give all lanes back."""
-        renewal = asyncio.create_task(self._renew())
+        renewal = asyncio.create_task(
+            keep_running(f"{self._worker} lease", self._renew, fatal=PERMANENT_ERRORS), name="magent2-lease"
+        )
         try:
             yield
         finally:
             renewal.cancel()
-            await asyncio.wait([renewal])
+            # A store that only a person can fix fails the work too, so the error is not raised here.
+            await asyncio.gather(renewal, return_exceptions=True)
             await leave_bus(self._bus, self._worker)
 
     async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_s / 3)
-            await renew_lease(self._bus, self._worker, self._lease_s)
+        await asyncio.sleep(self._lease_s / 3)
+        await renew_lease(self._bus, self._worker, self._lease_s)
 
 
 class _V1Mailbox:
@@ -180,8 +183,8 @@ class _V1Mailbox:
         try:
             for event in self._runner.stream_run(envelope):
                 yield event_payload(check_event(event))
-        except Exception:
-            log.exception("a run failed", extra={"envelope_id": envelope.id})
+        except Exception as error:  # noqa: BLE001  a runner may raise anything; the mail after it is answered
+            log_error("a run failed", error, log, envelope_id=envelope.id)
 
 
 class BlockingEngine(EngineBase):

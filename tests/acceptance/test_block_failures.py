@@ -68,7 +68,7 @@ TOOLS: tuple[ToolSpec | ToolDefinition, ...] = (*messaging_tools(), fail, hang, 
 
 FAILURES = {
     "exception": ('raise ValueError("boo")', "exception", "ValueError: boo"),
-    "error of a tool": ('fail("no luck")', "exception", "RuntimeError: no luck"),
+    "error of a tool": ('fail("no luck")', "exception", "RuntimeError: fail failed; the operator's log has the cause"),
     "bad argument": ('friend_send("@" + "nobody", "x")', "exception", "unknown nametag @nobody"),
     "infinite loop": ("while True: pass", "time", "longer than"),
     "infinite loop that catches all": (

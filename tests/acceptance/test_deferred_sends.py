@@ -187,8 +187,10 @@ def sent_in_order(bus: Engine) -> list[dict[str, str]]:
                 continue
             if name == "friend_send" and record.payload["sender"] != "user:ann":
                 continue
-            assert record.id not in found
-            found[record.id] = "send_file" if record.payload.get("attachments") else name
+            # An inbox is shared by all conversations: there, the id of the message is in its payload.
+            send_id = record.payload["id"] if topic.startswith("chat:") else record.id
+            assert send_id not in found
+            found[send_id] = "send_file" if record.payload.get("attachments") else name
     return [{"tool": found[send_id]} for send_id in recorded(bus)["c1"]["sends"]]
 
 

@@ -17,6 +17,7 @@ from magent2.agents import create_agent, stream_agent
 from magent2.context import AgentContext, BusMessage, MessageBus
 from magent2.events import StreamEvent, TokenEvent
 from tests.support.model_server import ModelServer, Reply
+from tests.support.source import parse_module
 
 PAGE = (Path(__file__).parents[1] / "fixtures/message_bus.md").read_text()
 BLOCK = re.compile(r"^#+ ([^\n]+)\n(?:(?!^#+ ).)*?```python\n(.*?)```", re.S | re.M)
@@ -220,7 +221,7 @@ async def test_events(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_reference_of_bus_message() -> None:
-    (printed,) = ast.parse(EXAMPLES["BusMessage"]).body
+    (printed,) = parse_module(EXAMPLES["BusMessage"]).body
     assert isinstance(printed, ast.ClassDef)
     fields = [line for line in printed.body if isinstance(line, ast.AnnAssign)]
 

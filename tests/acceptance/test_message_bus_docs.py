@@ -45,10 +45,9 @@ async def test_the_readmes_agent_answers(monkeypatch: pytest.MonkeyPatch, capsys
     with ModelServer([Reply("It is fine")]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "key")
-        made, _, streaming = code.partition("async with")
-        await run(made, names)
+        await run(code.partition("asyncio.run")[0], names)
         names["on_user_input"]("Focus on security")
-        await run(f"async with{streaming}", names)
+        await names["main"]()
 
     assert "It is fine" in capsys.readouterr().out.splitlines()[-1]
     assert "Focus on security" in server.requests[0]["input"][1]["content"]

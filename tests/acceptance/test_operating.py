@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from magent2.roster.agents_file import DEFAULT_FILE, DEFAULT_TOOLS, load_agents_file
 from tests.support.forked_processes import ROOT
 from tests.support.http_client.new_user import NewUser, section
 from tests.support.http_client.service import quiet_port
@@ -43,6 +44,7 @@ def test_an_operators_day_goes_as_the_page_says(newcomer: NewUser) -> None:
     serving.await_gateway(port)
 
     watched = newcomer.enter(lines("Probes, metrics, logs").replace(PORT, port))
+    swept = newcomer.enter(lines("Retention"))
     newcomer.enter(lines("Backup and restore", 0))
     restored = newcomer.enter(lines("Backup and restore", 1))
     erased = newcomer.enter(lines("Deleting a person's data", 0).replace(PORT, port))
@@ -51,6 +53,7 @@ def test_an_operators_day_goes_as_the_page_says(newcomer: NewUser) -> None:
     assert '"status":"ok"' in watched
     assert "magent2_requests_total{" in watched
     assert re.search(r"^ok +gateway", watched, re.M)
+    assert "tokens" in swept
     assert "rows sha256" in restored
     assert erased.splitlines()[-1] == "erased 0 conversations, 1 API keys and 0 directory entries of user:ann"
     assert json.loads(shown) == []
@@ -77,8 +80,20 @@ def test_an_append_only_file_is_rewritten_by_the_line_of_the_page(newcomer: NewU
 def test_every_block_of_the_page_is_run_or_says_that_it_is_not() -> None:
     text = (ROOT / PAGE).read_text()
 
-    assert re.findall(r"^```(\w*)$", text, re.M).count("sh") == 6
-    assert set(re.findall(r"^```(\w+)$", text, re.M)) == {"sh", "text"}
+    assert re.findall(r"^```(\w*)$", text, re.M).count("sh") == 7
+    assert set(re.findall(r"^```(\w+)$", text, re.M)) == {"sh", "text", "toml"}
+
+
+def test_the_sections_of_an_agents_file_on_the_page_are_valid(tmp_path: Path) -> None:
+    sections = [
+        text for title in ("Model outages", "Retention") for kind, text in section(PAGE, title) if kind == "toml"
+    ]
+    file = tmp_path / "magent2.toml"
+    file.write_text("\n".join((DEFAULT_FILE.read_text(), *sections)))
+
+    roster = load_agents_file(file, DEFAULT_TOOLS).roster
+
+    assert (roster.retry["max_s"], roster.retention["blobs_after_days"]) == (120, 7)
 
 
 def test_what_the_page_points_at_is_there() -> None:

@@ -22,6 +22,7 @@ from magent2.roster.agents_file import default_roster
 from magent2.tools.builtins import BUILTINS, BuiltinTools
 from magent2.tools.default_tools import standard_tools
 from tests.acceptance import seed_names as names
+from tests.support.source import parse_module
 
 ROOT = Path(__file__).parents[2]
 ROWS = list(names.rows())
@@ -229,7 +230,7 @@ def normal(annotation: Any) -> str:
     text = re.sub(r"~|\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", text).replace("NoneType", "None")
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
     text = re.sub(r"\bJsonObject\b", "dict[str, Any]", text)
-    return ast.unparse(ast.parse(text, mode="eval"))
+    return ast.unparse(parse_module(text))
 
 
 def check_fields(model: type[Any], wanted: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,12 +16,12 @@ import pytest
 from magent2.gateway.server import choose_access
 from magent2.settings import Settings
 from tests.support.forked_processes import ROOT
-from tests.support.http_client.new_user import ComposeService, NewUser, RunningProgram, section
+from tests.support.http_client.new_user import BIN, ComposeService, NewUser, RunningProgram, section
 from tests.support.http_client.service import quiet_port
 from tests.support.redis_server import RedisServer
 
 PORT = "8700"  # as the documents print it
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/#token=(\S+)")
+ADDRESS = re.compile(r"gateway  http://127\.0\.0\.1:(\d+)/\ntoken    .*magent2 token show\n")
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_it_prints_its_address_and_lines_that_work(served: Served) -> None:
 
     assert found is not None
     assert found[1] == served.port
-    assert (served.newcomer.home / ".local/share/magent2/token").read_text().strip() == found[2]
+    assert (served.newcomer.home / ".local/share/magent2/token").read_text().strip() not in said
     assert served.enter(sending).strip()
     assert json.loads(served.enter(curl.replace('"c1"', '"c0"')))["status"] == "ok"  # c1 is the README's
 
@@ -151,7 +152,8 @@ def test_the_processes_of_compose_by_hand(newcomer: NewUser, port: str, redis_se
     assert {*gateway.environment, *worker.environment} >= {"REDIS_URL"}
     # As in the file, but for the address: a test listens on this machine alone.
     place = [at(port, word).replace("0.0.0.0", "127.0.0.1") for word in gateway.command]
-    newcomer.start(worker.command, **{**worker.environment, **here})
+    path = {"PATH": f"{BIN}:{os.defpath}"}  # as in the image
+    working = newcomer.start(worker.command, **{**worker.environment, **here, **path})
     newcomer.start(place, **{**gateway.environment, **here}).await_gateway(port)
     newcomer.variables |= {"MAGENT2_PORT": port, **here}
     command = at(port, gateway.health[-1])
@@ -161,6 +163,42 @@ def test_the_processes_of_compose_by_hand(newcomer: NewUser, port: str, redis_se
     assert newcomer.enter(".venv/bin/magent2 send general 'hello there' --wait") == "hello there\n"
     stream = newcomer.enter(at(port, curling))
     assert streamed(stream)[-1] == "end"
+    assert "model    the demo model" in working.said
+
+
+TEAM = """
+[[scenario]]
+id = "shop"
+root = "clerk"
+
+[[scenario.agent]]
+name = "clerk"
+"""
+
+
+@pytest.mark.redis
+def test_a_team_of_ones_own_is_served_by_the_processes_of_compose(
+    newcomer: NewUser, port: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    (team / "magent2.toml").write_text(TEAM)
+    services = [ComposeService.read(name, MAGENT2_TEAM=str(team)) for name in ("gateway", "worker")]
+    assert [service.mounts["/team"] for service in services] == [str(team)] * 2
+    assert [service.environment["MAGENT2_CONFIG"] for service in services] == ["/team/magent2.toml"] * 2
+    here = {
+        "REDIS_URL": f"{redis_server.url}?prefix=own-team",
+        "MAGENT2_DATA_DIR": str(newcomer.home / "data"),
+        "MAGENT2_CONFIG": str(team / "magent2.toml"),  # where the folder is mounted
+        "PATH": f"{BIN}:{os.defpath}",
+    }
+    gateway, worker = services
+    place = [at(port, word).replace("0.0.0.0", "127.0.0.1") for word in gateway.command]
+    newcomer.start(worker.command, **{**worker.environment, **here})
+    newcomer.start(place, **{**gateway.environment, **here}).await_gateway(port)
+    newcomer.variables |= {"MAGENT2_PORT": port, **here}
+
+    assert newcomer.enter(".venv/bin/magent2 send clerk 'hello there' --wait") == "hello there\n"
 
 
 def test_the_gateway_of_compose_has_a_token_on_a_fresh_volume(tmp_path: Path) -> None:
@@ -192,6 +230,7 @@ LEFT_OUT = {  # these need something that happened first; tests/support/api/case
     ("GET", "/api/sdk/session/{session_id}/approvals"),
     ("POST", "/api/sdk/session/{session_id}/approvals/{call_id}"),
     ("GET", "/api/sdk/session/{session_id}/files/{sha256}"),
+    ("POST", "/api/dead"),
     ("POST", "/api/dead/{agent}/{seq}/retry"),
     ("DELETE", "/api/dead/{agent}/{seq}"),
 }

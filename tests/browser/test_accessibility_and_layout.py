@@ -80,6 +80,11 @@ def test_axe_finds_no_violations_in_any_view(themed_user: tuple[PageUser, list[s
     user.log.get_by_role("link", name="Open to decide").click()
     expect(user.log.get_by_text("Needs approval")).to_be_visible()
     found["approval"] = violations(page, "main", rules)
+    page.get_by_role("button", name="New conversation").click()
+    user.send("down: for a while")
+    user.log.get_by_role("button", name="Stop retrying").click()  # more failures would suspend the calls of other tests
+    expect(user.log.get_by_text("Stopped.")).to_be_visible()
+    found["failure"] = violations(page, "html", rules)
     write_outbox(user.server, "light" if rules is None else "dark")
     details = page.get_by_role("complementary", name="Details")
     for tab in ("Tools", "Timeline", "Usage", "Events", "Graph", "Dead letters", "Outbox"):
@@ -131,6 +136,28 @@ def test_a_phone_shows_one_panel_at_a_time_without_horizontal_scrolling(chromium
         expect(user.page.get_by_role("navigation", name="Conversations")).to_have_count(0)
         user.page.get_by_role("button", name="Details").click()
         expect(user.page.get_by_role("complementary", name="Details")).to_be_visible()
+
+
+BROKEN_WORDS = """cells => cells.flatMap(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return range.getClientRects().length > 1 ? [cell.textContent] : [];
+})"""
+TABLE = (
+    "| Department | Responsible | Availability | Description |\n|---|---|---|---|\n"
+    "| Administration | Bartholomew | immediately | Documentation |\n"
+)
+
+
+def test_a_table_on_a_phone_scrolls_and_breaks_no_word(chromium: Browser, server: PageServer) -> None:
+    server.open_gate()
+    with open_page(chromium, server, viewport=PHONE, has_touch=True, is_mobile=True) as user:
+        user.sign_in()
+        user.send(TABLE)
+        expect(user.answers().get_by_role("table")).to_be_visible()
+
+        assert user.answers().locator("th, td").evaluate_all(BROKEN_WORDS) == []
+        assert user.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_screen_readers_are_told_about_answers_and_handoffs(user: PageUser) -> None:

@@ -91,6 +91,30 @@ def test_a_failed_run_shows_its_error_and_offers_a_retry(user: PageUser) -> None
     expect(user.log.get_by_role("button", name="Try again")).to_be_visible()
 
 
+def test_failed_attempts_are_one_card_until_a_retry_succeeds(user: PageUser) -> None:
+    user.send("down: for a while")
+    card = user.log.get_by_role("region", name="Failed attempts")
+
+    expect(card).to_contain_text(re.compile(r"Retry [2-9] "))
+    user.server.open_gate()  # at once, because the delays grow
+
+    expect(card).to_contain_text("The run succeeded after")
+    expect(card).to_contain_text("Model unavailable: the provider does not answer")
+    expect(card).to_have_count(1)
+    expect(user.log.get_by_text(re.compile("worker (took|continued)"))).to_have_count(0)
+    expect(user.answers()).to_have_count(1)
+
+
+def test_retries_can_be_stopped_from_their_card(user: PageUser) -> None:
+    user.send("down: for ever")
+    card = user.log.get_by_role("region", name="Failed attempts")
+
+    card.get_by_role("button", name="Stop retrying").click()
+
+    expect(user.log.get_by_text("Stopped.")).to_be_visible()
+    expect(card).to_contain_text("The run was stopped after")
+
+
 def test_a_steering_message_waits_then_is_seen_and_changes_the_answer(user: PageUser) -> None:
     user.send("gated: weather in Oslo")
     expect(user.log.get_by_text("general is working")).to_be_visible()
@@ -186,6 +210,16 @@ def test_conversations_can_be_searched_renamed_and_deleted(user: PageUser) -> No
 
     expect(list_.get_by_text("No conversations found.")).to_be_visible()
     expect(user.page.get_by_role("heading", name="What should the team do?")).to_be_visible()
+
+
+def test_agent_cards_and_graph_show_subagents_and_mcp_servers(user: PageUser) -> None:
+    details = user.page.get_by_role("complementary", name="Details")
+
+    expect(details.get_by_role("list", name="Subagents of general")).to_have_text("support")
+    expect(details.get_by_role("list", name="MCP servers of general")).to_have_text("clock")
+    details.get_by_role("tab", name="Graph").click()
+    expect(details.get_by_text("general can start support")).to_be_visible()
+    expect(details.locator(".react-flow__edge[data-id='general~support']")).to_have_count(1)
 
 
 def test_every_panel_shows_its_content(user: PageUser) -> None:

@@ -51,6 +51,22 @@ def test_an_answer_continues_after_the_server_is_killed_and_restarted(user: Page
     expect_one_whole_answer(user)
 
 
+def test_nothing_is_shown_as_working_while_the_page_is_offline(user: PageUser) -> None:
+    user.send("gated: weather in Oslo")
+    expect(user.log.get_by_text("general is working")).to_be_visible()
+    said = user.page.get_by_text(re.compile("is working|^Working$|^working$|while it works|^Streaming$|^Running$"))
+    working = said.and_(user.page.locator(":not(.sr-only *)"))  # screen readers were told when it was so
+    expect(working.first).to_be_visible()
+
+    user.server.kill()
+
+    expect(user.log.get_by_text("general had not finished when updates stopped")).to_be_visible()
+    expect(working).to_have_count(0)
+    user.server.restart()
+    user.server.open_gate()
+    expect(user.answers()).to_have_count(1)
+
+
 def test_a_message_sent_while_the_server_is_down_arrives_once(user: PageUser) -> None:
     user.send("hello")
     expect(user.answers()).to_have_count(1)
@@ -144,6 +160,26 @@ def test_ten_tabs_are_live_over_one_connection(user: PageUser) -> None:
 
     for tab in [user.page, *tabs]:
         expect(tab.get_by_role("log").get_by_role("article", name="general").locator("p")).to_have_text(HELD)
+
+
+def test_many_tabs_without_a_shared_worker_do_not_block_each_other(chromium: Browser, server: PageServer) -> None:
+    server.open_gate()
+    with open_page(chromium, server) as user:
+        user.context.add_init_script(NO_SHARED_WORKER)
+        user.sign_in()
+        tabs = [user.context.new_page() for _ in range(TABS - 1)]
+        for tab in tabs:
+            tab.goto(user.page.url)
+            expect(tab.get_by_role("banner").get_by_text("Polling")).to_be_visible()
+
+        last = tabs[-1]
+        last.get_by_role("textbox", name="Message", exact=True).fill("hello from the last tab")
+        last.keyboard.press("Enter")
+
+        expect(last.get_by_role("log").get_by_role("article", name="general")).to_have_count(1)
+        expect(user.page.get_by_role("navigation").get_by_role("link", name="hello from the last tab")).to_be_visible()
+        user.page.close()  # the tab that streams
+        expect(tabs[0].get_by_role("banner").get_by_text("Live", exact=True)).to_be_visible()
 
 
 def test_a_wrong_token_leads_back_to_the_sign_in_form(chromium: Browser, server: PageServer) -> None:

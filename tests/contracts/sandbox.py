@@ -20,6 +20,21 @@ def wait(number: int) -> int: ...
 """
 FUNCTIONS = ("note", "fail", "wait")
 SIDE_BY_SIDE = 8
+CATCHABLE = (
+    PermissionError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    TimeoutError,
+    OSError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    Exception,
+)
 
 
 class Host:
@@ -83,6 +98,17 @@ class SandboxContract:
         ended = await sandbox.run(program("f = note\nfor n in range(3):\n    print(f(n))"), host.call)
 
         assert (host.noted, ended.output, ended.failure) == ([0, 1, 2], "0\n1\n2\n", None)
+
+    @pytest.mark.parametrize("kind", CATCHABLE, ids=lambda kind: kind.__name__)
+    async def test_an_exception_of_a_function_is_caught_by_its_name(
+        self, sandbox: Sandbox, kind: type[Exception]
+    ) -> None:
+        async def refuse(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            raise kind("no")
+
+        caught = await run(sandbox, f'try:\n    note(1)\nexcept {kind.__name__}:\n    print("caught")', refuse)
+
+        assert (caught.output, caught.failure) == ("caught\n", None)
 
     async def test_what_a_function_raises_can_be_caught_and_is_told_with_its_line(self, sandbox: Sandbox) -> None:
         caught = await run(sandbox, 'try:\n    fail("no")\nexcept ValueError as error:\n    print("caught", error)')

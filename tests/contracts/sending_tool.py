@@ -96,6 +96,13 @@ class SendingToolContract:
         assert commit(scope) == []
         assert world.arrived() == world.wanted
 
+    @pytest.mark.parametrize("block", [True, False], ids=["block", "call"])
+    async def test_an_answer_says_held_only_in_a_block_which_may_still_fail(self, world: World, block: bool) -> None:
+        results = await world.call_all(scope_of(world.facts, block=block))
+
+        assert [result.typed_result.get("held", False) for result in results] == [block] * len(results)
+        assert all(result.tool_message == result.typed_result for result in results)
+
     async def test_a_block_that_fails_sends_nothing(self, world: World) -> None:
         before = world.log()
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 from contextlib import closing
+from typing import Any
 
 import pytest
 import redis
 
 from magent2.bus.interface import Engine
+from magent2.bus.operations import Operation
 from magent2.bus.redis_adapter import RedisBus
+from magent2.bus.redis_engine.functions import TOPICS_PAGE
 from tests.contracts.bus import BusContract
 from tests.contracts.bus.driver import EngineOpener
 from tests.support.redis_server import RedisServer
@@ -28,3 +31,16 @@ class TestRedisBus(BusContract):
     def append_malformed(self, engine: Engine, topic: str) -> None:
         with closing(redis.Redis.from_url(self.url)) as client:
             client.xadd(f"{self.prefix}:main:t:{topic}", {"p": "not JSON"}, id="0-*")
+
+    def count_work(self, engine: Engine, operation: Operation[Any]) -> int:
+        """Count the commands that the server executes, and the topics that it looks through in pages."""
+        with closing(redis.Redis.from_url(self.url)) as client:
+            client.config_resetstat()
+            engine.call(operation)
+            calls = {name: int(stats["calls"]) for name, stats in client.info("commandstats").items()}
+        return sum(calls.values()) + TOPICS_PAGE * calls.get("cmdstat_zrevrangebyscore", 0)
+
+    def jump_clock(self, seconds: float) -> None:
+        """Change the offset to the server's clock: the engine sees the same sum as when the clock itself is set."""
+        with closing(redis.Redis.from_url(self.url)) as client:
+            client.hincrby(f"{self.prefix}:main:clock", "o", round(seconds * 1000))

@@ -171,7 +171,7 @@ class TestSdkOverHttp(RunnerContract):
             list(making.serve(reply).stream_run(envelope("hi")))
 
     def test_a_bad_request_is_not_transient(self, making: MakingHttp) -> None:
-        with pytest.raises(ModelError, match="no such model"):
+        with pytest.raises(ModelError, match="check the model's name"):
             list(making.serve(Reply("no such model", status=400)).stream_run(envelope("hi")))
 
     def test_a_tool_that_fails_is_shown_and_the_run_goes_on(self, making: MakingHttp) -> None:

@@ -143,7 +143,8 @@ def test_every_answer_that_the_document_promises_has_a_case() -> None:
     }
     asked = {(case.route, case.status) for case in (*SUCCESSES, *REFUSALS)} | ELSEWHERE
 
-    assert {key for key in promised if key[1] != 403} <= asked
+    # Every route answers 400 to a repeated header, which `test_probes` requests. Others are cases here.
+    assert {key for key in promised if key[1] not in (400, 403)} <= asked
     assert asked <= promised
 
 

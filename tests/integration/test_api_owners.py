@@ -51,7 +51,7 @@ def test_no_route_gives_access_to_the_session_of_another_user(server: ApiServer)
     with server.client() as ann:
         for key in OWN:
             request = Request.of(key, "bobs")
-            params = {**request.params, **({"max_events": "1"} if key[1].endswith(("stream", ":path}")) else {})}
+            params = {**request.params, **({"max_events": "1"} if "stream" in key[1] else {})}
             answer = ann.request(request.method, request.path, params=params, json=request.body)
 
             assert answer.status_code == TABLE[key].foreign, (key, answer.text)

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.integration.test_cli_serving import greeting, leave
+from tests.integration.test_cli_serving import leave
 from tests.support import mcp_server
 from tests.support.command_line import CommandLine
 from tests.support.gateway import parse_frames
@@ -103,7 +103,7 @@ class Library:
             self._commands.start(name, *self._place, *(() if name == "worker" else self._port), **self._variables)
             for name in self._commands_of
         ]
-        _, url, token = greeting(processes[0])
+        _, url, token = self._commands.greeting(processes[0])
         with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60) as client:
             yield processes, client
 

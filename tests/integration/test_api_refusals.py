@@ -8,7 +8,9 @@ import httpx2
 import pytest
 
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import Trim
+from magent2.mail.registration import register_agent
 from tests.support.api.sessions import api, create
 from tests.support.engines import ENGINES, new_engines
 from tests.support.gateway import message
@@ -32,7 +34,8 @@ def refusal(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def test_a_conversation_that_began_with_mail_becomes_a_session(client: httpx2.AsyncClient) -> None:
+async def test_a_conversation_that_began_with_mail_becomes_a_session(bus: Engine, client: httpx2.AsyncClient) -> None:
+    await register_agent(Log(bus), "Ada")
     await client.post("/send", json=message("hello", "s1"))
 
     before = (await client.get("/api/sdk/session/s1")).json()
@@ -67,7 +70,8 @@ async def test_an_invalid_cursor_is_refused(bus: Engine, client: httpx2.AsyncCli
         assert '"floor":4' in gap.text
 
 
-async def test_an_agent_that_the_roster_does_not_have_may_use_nothing(client: httpx2.AsyncClient) -> None:
+async def test_an_agent_that_the_roster_does_not_have_may_use_nothing(bus: Engine, client: httpx2.AsyncClient) -> None:
+    await register_agent(Log(bus), "Ada")
     await client.post("/send", json=message("hello", "s1"))
 
     answer = await client.post(

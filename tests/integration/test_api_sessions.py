@@ -11,6 +11,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.gateway.limits import GatewayLimits
+from magent2.sessions.history import sum_usage
 from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work, types
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines
@@ -190,6 +191,24 @@ async def test_a_run_continues_without_a_waiting_client_and_is_replayed(bus: Eng
 
 
 # --- folds
+
+
+async def test_the_usage_of_a_session_is_that_of_all_its_runs_and_of_an_answer_that_of_its_run(
+    client: httpx2.AsyncClient,
+) -> None:
+    await create(client)
+    answers = [await answer_to(client, text) for text in ("hello", "a longer question")]
+    total = sum_usage(answers[0]["usage"], answers[1]["usage"])
+
+    async def get(path: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await client.get(f"/api/sdk/session{path}")).json()
+        return found
+
+    record = await get("/s1?format=record")
+    (listed,) = (await get("s?format=record"))["conversations"]
+    assert [(await get("/s1"))["usage"], (await get("/s1/usage"))["usage"], record["usage"]] == [total] * 3
+    assert [found["last_run_usage"] for found in (record, listed)] == [answers[1]["usage"]] * 2
+    assert listed["usage"] is None
 
 
 async def test_a_session_is_shown_as_it_stands(client: httpx2.AsyncClient) -> None:

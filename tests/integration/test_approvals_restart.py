@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.integration.test_cli_serving import greeting
 from tests.support.command_line import CommandLine
 from tests.support.http_client.service import quiet_port
 from tests.support.waiting import DEADLINE_S, eventually
@@ -33,7 +32,7 @@ class House:
     def served(self, **variables: str) -> Iterator[httpx2.Client]:
         """Until it is killed, with no word of goodbye."""
         process: subprocess.Popen[str] = self._commands.start("serve", *self._place, **variables)
-        _, url, token = greeting(process)
+        _, url, token = self._commands.greeting(process)
         self._where = ("--url", url, "--token", token)
         try:
             with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60) as client:

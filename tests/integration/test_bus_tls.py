@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,24 +12,12 @@ from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from magent2.errors import BusUnavailable, Magent2Error
 from tests.support.audit import whole_log
+from tests.support.certificates import make_certificate
 from tests.support.redis_server import RedisServer, free_port, skip_if_left_out
 
 pytestmark = pytest.mark.redis
 
 TOPIC = "stream:one"
-
-
-def make_certificate(folder: Path) -> None:
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("openssl, which makes the certificate, is not on PATH")
-    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-    files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))
-    subprocess.run(
-        [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *name, *files],
-        check=True,
-        capture_output=True,
-    )
 
 
 @pytest.fixture
@@ -69,8 +55,20 @@ async def test_both_faces_and_followers_work_through_tls(tls_port: int, tmp_path
 def test_a_certificate_of_an_unknown_authority_is_refused(tls_port: int) -> None:
     bus = connect(f"rediss://localhost:{tls_port}/0")
 
-    with pytest.raises(Magent2Error, match=r"(?i)certificate"):
+    with pytest.raises(Magent2Error, match=r"(?i)certificate.*SSL_CERT_FILE"):
         bus.call(put(1))
+    bus.close()
+
+
+def test_the_authorities_of_the_system_can_be_replaced_as_everywhere(
+    tls_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    bus = connect(f"rediss://localhost:{tls_port}/0")
+
+    bus.call(put(1))
+
+    assert len(whole_log(bus, TOPIC)) == 1
     bus.close()
 
 

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import re
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from magent2.client import Client
 from tests.support.command_line import CommandLine, RunningServer
-from tests.support.forked_processes import ROOT
 from tests.support.processes import ProcessGroup
+from tests.support.terminal import CTRL_C, CTRL_D, DEADLINE_S, Terminal
 from tests.support.waiting import eventually
-
-DEADLINE_S = 20.0
-CTRL_C, CTRL_D = "\x03", "\x04"
-PRESSES_MAX, PRESS_AGAIN_S = 5, 2.0
-STEERING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-# The terminal becomes the program's own, so that Ctrl-C is a signal.
-AT_TERMINAL = """
-import fcntl, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from magent2.cli.main import main
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -51,56 +31,21 @@ def client(server: RunningServer) -> Iterator[Client]:
         yield client
 
 
-class Terminal:
-    """A program at a real terminal."""
-
-    def __init__(self, magent2: CommandLine, *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self._seen = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AT_TERMINAL, *arguments],
-            cwd=ROOT,
-            env={**magent2.variables, "TERM": "xterm", "NO_COLOR": "1"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
-
-    def read_until(self, words: str) -> str:
-        """Read the screen up to these words and return what came before them."""
-        end = time.monotonic() + DEADLINE_S
-        while words not in self._seen:
-            ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"no {words!r} in {self._seen!r}"
-            self._seen = STEERING.sub("", self._seen + os.read(self._ours, 65_536).decode(errors="replace"))
-        before, _, self._seen = self._seen.partition(words)
-        return before
-
-    def leave(self, words: str) -> None:
-        """Press Ctrl-C at the prompt, and again if it came just as `input` began, which then waits for another key."""
-        for _ in range(PRESSES_MAX):
-            self.type(CTRL_C)
-            if select.select([self._ours], [], [], PRESS_AGAIN_S)[0]:
-                break
-        self.read_until(words)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(DEADLINE_S)
-        os.close(self._ours)
-
-
 @pytest.fixture
 def terminal(magent2: CommandLine) -> Iterator[Terminal]:
     terminal = Terminal(magent2, "chat")
     yield terminal
     terminal.close()
+
+
+def test_a_gateway_prints_its_token_at_a_terminal(magent2: CommandLine, server: RunningServer) -> None:
+    terminal = Terminal(magent2, "gateway", "--port", "0", "--bus", "memory://")
+    try:
+        said = terminal.read_until("/send")
+    finally:
+        terminal.close()
+
+    assert f"/#token={server.token}" in said
 
 
 def test_through_a_pipe_every_line_is_answered(magent2: CommandLine) -> None:
@@ -147,7 +92,7 @@ def test_ctrl_c_stops_the_run_and_at_the_prompt_exits(terminal: Terminal, client
     terminal.read_until("the run was stopped")
     terminal.read_until("> ")
     status = client.conversations(limit=1).conversations[0].run_status
-    terminal.leave("to continue, run")
+    terminal.interrupt("to continue, run")
 
     assert status == "stopped"
     assert terminal.process.wait(DEADLINE_S) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from magent2.client import Client
 from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
 
-ADDRESS = re.compile(r"gateway  (http://\S+)/#token=(\S+)")
 DEADLINE_S = 30.0
 
 GOOD = 'print(weather("Oslo")["city"])\nfor n in range(2):\n    chat_send("agent:sales", f"note {n}", "notes")\n'
@@ -22,14 +20,9 @@ GOOD = 'print(weather("Oslo")["city"])\nfor n in range(2):\n    chat_send("agent
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, Client]]:
     with CommandLine(tmp_path_factory.mktemp("served") / "data") as commands:
         process = commands.start("serve", "--port", "0", "--model", "demo")
-        assert process.stdout is not None
-        said = ""
-        while (found := ADDRESS.search(said)) is None:
-            line = process.stdout.readline()
-            assert line, said
-            said += line
-        commands.variables["MAGENT2_URL"] = found[1]
-        with Client(found[1], found[2]) as client:
+        _, url, token = commands.greeting(process)
+        commands.variables["MAGENT2_URL"] = url
+        with Client(url, token) as client:
             yield commands, client
 
 

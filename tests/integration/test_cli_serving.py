@@ -24,26 +24,12 @@ from tests.support.waiting import eventually
 from tests.support.worker_fixture import send
 
 DEADLINE_S = 30.0
-ADDRESS = re.compile(r"gateway  (http://\S+)/#token=(\S+)")
 
 
 @pytest.fixture
 def magent2(tmp_path: Path) -> Iterator[CommandLine]:
     with CommandLine(tmp_path / "data") as commands:
         yield commands
-
-
-def greeting(process: subprocess.Popen[str]) -> tuple[str, str, str]:
-    """The text that is printed at the start, and the URL and the token in it."""
-    assert process.stdout is not None
-    said = ""
-    while "/send" not in said:
-        line = process.stdout.readline()
-        assert line, f"it ended: {said} {process.communicate()[1]}"
-        said += line
-    found = ADDRESS.search(said)
-    assert found is not None
-    return said, found[1], found[2]
 
 
 def leave(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> Done:
@@ -53,7 +39,7 @@ def leave(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> Done:
 
 def test_serve_prints_a_first_command_answers_and_exits_on_sigterm(magent2: CommandLine) -> None:
     process = magent2.start_cold("serve", "--port", "0")
-    said, url, token = greeting(process)
+    said, url, token = magent2.greeting(process)
     with Client(url, token) as client:
         answer = client.ask("general", "hello", timeout_s=DEADLINE_S)
     sent = magent2.run("send", "general", "hello", "--wait", MAGENT2_URL=url)
@@ -113,7 +99,7 @@ def test_gateway_and_worker_share_a_bus_and_a_stream_ends_with_the_gateway(
 ) -> None:
     bus = ("--bus", f"sqlite:///{tmp_path / 'log.db'}")
     gateway = magent2.start("gateway", "--port", "0", *bus)
-    _, url, token = greeting(gateway)
+    _, url, token = magent2.greeting(gateway)
     worker = magent2.start("worker", "--agent", "Bob", *bus)
     with Client(url, token, patience_s=0.0) as client:
         assert client.ask("Bob", "over two processes", conversation_id="c1", timeout_s=DEADLINE_S).text
@@ -135,6 +121,36 @@ def _collect(client: Client, events: list[ConversationEvent]) -> None:
         events.extend(client.follow("c1"))
 
 
+TEAM = """
+[[scenario]]
+id = "shop"
+root = "clerk"
+
+[[scenario.agent]]
+name = "clerk"
+"""
+
+
+@pytest.mark.parametrize("by_option", [True, False], ids=["option", "variable"])
+def test_the_gateway_module_knows_the_team_of_the_agents_file(
+    magent2: CommandLine, tmp_path: Path, by_option: bool
+) -> None:
+    file = tmp_path / "team.toml"
+    file.write_text(TEAM)
+    options = ("--config", str(file)) if by_option else ()
+    variables = {} if by_option else {"MAGENT2_CONFIG": str(file)}
+    process = magent2.start_module("magent2.gateway", "--port", "0", *options, **variables)
+    said, url, token = magent2.greeting(process)
+
+    found = httpx2.get(f"{url}/api/scenarios", headers={"Authorization": f"Bearer {token}"}).json()
+
+    assert [(one["id"], one["root"], one["agents"]) for one in found["scenarios"]] == [("shop", "clerk", ["clerk"])]
+    assert "send clerk 'hello' --wait" in said
+    assert '"recipient": "agent:clerk"' in said
+    assert f"worker --config {file}" in said
+    assert leave(process).code == 0
+
+
 def test_the_demo_shows_tokens_a_tool_call_and_a_handoff(magent2: CommandLine) -> None:
     done = magent2.run("demo", "--pause", "0")
 
@@ -146,9 +162,30 @@ def test_the_demo_shows_tokens_a_tool_call_and_a_handoff(magent2: CommandLine) -
     assert "serve" in done.err
 
 
+@pytest.mark.parametrize("command", ["serve", "gateway"])
+def test_the_token_is_not_printed_where_it_would_be_kept(magent2: CommandLine, command: str) -> None:
+    process = magent2.start(command, "--port", "0", MAGENT2_LOG_LEVEL="debug")
+    said, _, token = magent2.greeting(process)
+    done = leave(process)
+
+    assert token not in said + done.out + done.err
+    assert "token show" in said
+
+
+def test_a_given_token_is_not_printed_either(magent2: CommandLine) -> None:
+    given = "given-given-given-given"
+    magent2.run("token", "rotate")
+    process = magent2.start("gateway", "--port", "0", MAGENT2_TOKEN=given)
+    said, _, _ = magent2.greeting(process)
+    done = leave(process)
+
+    assert given not in said + done.out + done.err
+    assert "token    that of --token or MAGENT2_TOKEN\n" in said
+
+
 def test_a_rotated_token_invalidates_the_old_one(magent2: CommandLine) -> None:
     process = magent2.start("gateway", "--port", "0")
-    _, url, old = greeting(process)
+    _, url, old = magent2.greeting(process)
     shown = magent2.run("token", "show")
     rotated = magent2.run("token", "rotate")
 
@@ -212,12 +249,13 @@ def test_an_agent_named_like_a_conversation_is_reported_in_one_line(magent2: Com
     send(bus, "hello", "general", recipient="agent:Bob")
     bus.close()
 
-    done = magent2.run("serve", "--model", "demo", "--port", "0", "--bus", f"sqlite:///{tmp_path / 'log.db'}")
+    bus_url = f"sqlite:///{tmp_path / 'log.db'}"
+    done = magent2.run("serve", "--model", "demo", "--agent", "general", "--port", "0", "--bus", bus_url)
 
-    assert (done.code, done.err) == (
-        1,
-        "magent2: a conversation is called 'general'; give the agent another name\n",
-    )
+    assert done.code == 1
+    (line,) = [line for line in done.err.splitlines() if line.startswith("magent2:")]
+    assert "'general'" in line
+    assert "give the agent another name" in line
 
 
 def test_an_invalid_variable_is_reported_in_one_line(magent2: CommandLine) -> None:
@@ -239,7 +277,7 @@ def test_a_log_survives_backup_export_and_import(
     again = magent2.run("import", str(file), "--bus", second)
 
     process = magent2.start("gateway", "--port", "0", "--bus", second)
-    _, url, _ = greeting(process)
+    _, url, _ = magent2.greeting(process)
     shown = magent2.run("conversations", "show", "c1", "--url", url)
 
     assert backed_up.json["bytes"] > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magent2.client import AsyncClient, Client
+from magent2.client import AsyncClient, Client, DeadLetterInfo
 from magent2.errors import RunStopped
 from tests.support.command_line import CommandLine, RunningServer, ended
 from tests.support.processes import ProcessGroup
@@ -98,10 +98,55 @@ def test_a_dead_letter_can_be_dropped(magent2: CommandLine, client: Client) -> N
         lambda: [row for row in client.dead("general").letters if row.conversation_id == sent.conversation_id]
     )
 
-    done = magent2.run("dead", "drop", "general", str(letter.seq))
+    done = magent2.run("dead", "drop", "general", str(letter.seq), "--json")
 
-    assert done.code == 0
+    assert (done.code, done.json) == (0, {"agent": "general", "seq": letter.seq})
     assert letter not in client.dead("general").letters
+
+
+def test_many_dead_letters_are_retried_and_dropped_by_conditions(magent2: CommandLine, client: Client) -> None:
+    def letters_of(conversation: str) -> list[DeadLetterInfo]:
+        return [row for row in client.dead("general").letters if row.conversation_id == conversation]
+
+    for conversation in ("bulk-1", "bulk-2"):
+        client.send("general", "fail in bulk", conversation_id=conversation)
+    first = eventually(lambda: [*letters_of("bulk-1"), *letters_of("bulk-2")][1:] and letters_of("bulk-1"))
+
+    conditions = ("--agent", "general", "--since", "1h", "--reason", "told to fail")
+    shown = magent2.run("dead", "retry", *conditions, "--dry-run", "--json")
+    assert {"bulk-1", "bulk-2"} <= {row["conversation_id"] for row in shown.json["letters"]}
+    assert "nothing was changed" in shown.err
+    assert first[0] in client.dead("general").letters
+
+    retried = magent2.run("dead", "retry", *conditions)
+    assert (retried.code, retried.out) == (0, "")
+    assert retried.err.startswith("sent ")
+    # They fail again, as other letters.
+    eventually(lambda: letters_of("bulk-1") and letters_of("bulk-2") and first[0] not in letters_of("bulk-1"))
+
+    dropped = magent2.run("dead", "drop", "--all")
+    assert dropped.code == 0
+    assert letters_of("bulk-1") == letters_of("bulk-2") == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("general",),
+        ("general", "1", "--all"),
+        ("--dry-run",),
+        ("general", "1", "--dry-run"),
+        ("--all", "--since", "yesterday"),
+    ],
+    ids=["nothing", "half a letter", "both", "only a dry run", "a dry run of one letter", "no time"],
+)
+def test_dead_letters_that_are_not_chosen_clearly_are_not_touched(
+    magent2: CommandLine, arguments: tuple[str, ...]
+) -> None:
+    done = magent2.run("dead", "drop", *arguments)
+
+    assert (done.code, done.out) == (2, "")
 
 
 def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
@@ -110,9 +155,29 @@ def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
 
     done = magent2.run("stop", "stopping")
 
-    assert (done.code, done.out) == (0, "asked general to stop\n")
+    assert (done.code, done.out) == (0, "stopped the run of general\n")
     with pytest.raises(RunStopped):
         client.wait(sent, 10)
+
+
+def test_stop_says_that_nothing_runs(magent2: CommandLine, client: Client) -> None:
+    client.ask("general", "hello", conversation_id="idle")
+
+    done = magent2.run("stop", "idle")
+    as_json = magent2.run("stop", "idle", "--json")
+
+    assert (done.code, done.out) == (0, "no run of general is in progress in idle; nothing was stopped\n")
+    assert as_json.json["outcome"] == "nothing_to_stop"
+
+
+def test_stop_says_that_no_worker_has_taken_it(magent2: CommandLine) -> None:
+    magent2.run("send", "bob", "hello", "-c", "unserved")  # no worker has ever served it, so it is not active
+
+    done = magent2.run("stop", "unserved", "--agent", "bob", "--timeout", "0.5")
+
+    assert done.code == 0
+    assert done.out.startswith("asked bob to stop; no worker has taken the stop yet")
+    assert "magent2 agents ls" in done.out
 
 
 def test_tail_prints_recorded_events_and_follows_until_ctrl_c(magent2: CommandLine, client: Client) -> None:
@@ -156,6 +221,18 @@ def test_conversations_are_listed_shown_exported_and_deleted(
     assert (exported.code, len((tmp_path / "kept.jsonl").read_text().splitlines())) == (0, 6)
     assert (refused.code, deleted.code, gone.code) == (2, 0, 1)
     assert len(gone.err.splitlines()) == 1
+
+
+def test_a_list_says_that_there_are_more_conversations(magent2: CommandLine, client: Client) -> None:
+    for number in range(3):
+        client.send("general", "hello", conversation_id=f"many-{number}")
+
+    some = magent2.run("conversations", "ls", "--limit", "2")
+    whole = magent2.run("conversations", "ls", "--limit", "500")
+
+    assert len(some.lines) == 3
+    assert some.err == "there are more conversations; list more of them with --limit\n"
+    assert whole.err == ""
 
 
 def test_replay_prints_a_recorded_conversation(magent2: CommandLine, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""The files in deploy/: systemd accepts the units, they are hardened, and their commands exist."""
+"""The files in deploy/ and compose.yaml: systemd accepts the units, they are hardened, and their commands exist."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from magent2.cli.main import cli
 from tests.support.forked_processes import ROOT
+from tests.support.http_client.new_user import ComposeService
 
 UNITS = ("magent2-gateway.service", "magent2-worker@.service")
 INSTALLED = "/opt/magent2/bin/magent2"
@@ -71,3 +73,54 @@ def test_a_worker_unit_has_a_longer_stop_timeout_than_its_drain() -> None:
     (stop,) = settings_of("magent2-worker@.service")["TimeoutStopSec"]
 
     assert int(stop.removesuffix("s")) > DRAIN_S + LEAVE_MAX_S
+
+
+def test_a_stop_of_the_worker_unit_signals_only_the_worker() -> None:
+    assert settings_of("magent2-worker@.service")["KillMode"] == ["mixed"]
+
+
+# --- compose.yaml; tests/acceptance/test_service.py runs its processes
+
+
+def worker_arguments(tmp_path: Path, **given: str) -> list[str]:
+    """The arguments that the command of the worker passes to `magent2`, which is replaced by a program that prints."""
+    service = ComposeService.read("worker", **given)
+    (tmp_path / "magent2").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "magent2").chmod(0o755)
+    done = subprocess.run(
+        service.command,
+        env={**service.environment, "PATH": f"{tmp_path}:{os.defpath}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_the_worker_of_compose_uses_the_demo_model_without_a_key_and_the_real_one_with_a_key(tmp_path: Path) -> None:
+    assert worker_arguments(tmp_path) == ["worker", "--model", "demo"]
+    assert worker_arguments(tmp_path, OPENAI_API_KEY="any") == ["worker"]  # pragma: allowlist secret
+
+
+def test_compose_passes_the_variables_of_a_model_on_and_leaves_out_a_url_that_is_not_set() -> None:
+    bare = ComposeService.read("worker").environment
+    given = ComposeService.read("worker", OPENAI_BASE_URL="http://models.example/v1", AGENT_MODEL="small").environment
+
+    assert "OPENAI_BASE_URL" not in bare
+    assert (given["OPENAI_BASE_URL"], given["AGENT_MODEL"]) == ("http://models.example/v1", "small")
+
+
+@pytest.mark.parametrize("name", ["gateway", "worker"])
+def test_compose_mounts_the_folder_of_a_team_or_an_empty_volume(name: str) -> None:
+    declared = yaml.safe_load((ROOT / "compose.yaml").read_text())["volumes"]
+    without, own = ComposeService.read(name), ComposeService.read(name, MAGENT2_TEAM="./team")
+
+    assert without.environment["MAGENT2_CONFIG"] == ""
+    assert without.mounts["/team"] in declared
+    assert (own.mounts["/team"], own.environment["MAGENT2_CONFIG"]) == ("./team", "/team/magent2.toml")
+
+
+def test_docker_accepts_compose_yaml() -> None:
+    if shutil.which("docker") is None or subprocess.run(["docker", "compose", "version"], check=False).returncode != 0:
+        pytest.skip("docker compose is not installed")
+    subprocess.run(["docker", "compose", "config", "--quiet"], cwd=ROOT, check=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import redis
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
-from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
+from magent2.bus.operations import Append, Delete, Describe, PutBlob, Scrub, SetHead, Trim
 from magent2.bus.records import NewRecord, digest_of
 from magent2.connectors.interface import OutgoingMessage
 from magent2.connectors.outbox import queue_records
@@ -33,6 +35,7 @@ from magent2.runner.run_stream import Event
 from magent2.sessions.store import create_session, routing_id
 from tests.support.api.sessions import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
+from tests.support.processes import ProcessGroup
 from tests.support.redis_server import RedisServer, skip_if_left_out
 from tests.support.runners import SyncRunner
 from tests.support.waiting import eventually
@@ -51,6 +54,7 @@ class Store:
     """A log, and the files it is kept in as an operator would have them written out."""
 
     bus: Engine
+    url: str
     write_out: Callable[[], list[Path]]
     rewrite: Callable[[], object] = bool  # the append-only file
 
@@ -61,8 +65,9 @@ class Store:
 
 
 def of_sqlite(folder: Path) -> Iterator[Store]:
-    bus = connect(f"sqlite:///{folder / 'log.db'}")
-    yield Store(bus, lambda: sorted(folder.iterdir()))
+    url = f"sqlite:///{folder / 'log.db'}"
+    bus = connect(url)
+    yield Store(bus, url, lambda: sorted(folder.iterdir()))
     bus.close()
 
 
@@ -83,7 +88,7 @@ def of_redis(folder: Path) -> Iterator[Store]:
         with redis.Redis.from_url(server.url) as client:
             client.bgrewriteaof()
 
-    yield Store(bus, dump, rewrite)
+    yield Store(bus, server.url, dump, rewrite)
     bus.close()
     server.stop()
 
@@ -93,6 +98,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     folder = tmp_path / "store"
     folder.mkdir()
     yield from (of_sqlite if request.param == "sqlite" else of_redis)(folder)
+
+
+@pytest.fixture(autouse=True)
+def _frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers write a snapshot before every run. A snapshot repeats the settings of its conversation."""
+    monkeypatch.setattr("magent2.sessions.history.fold.SNAPSHOT_EVERY", 1)
 
 
 def fail_aloud(envelope: Any) -> Iterable[Event]:
@@ -142,6 +153,8 @@ async def after_a_life(store: Store) -> None:
         await until_served(client)
         await live_a_life(client, store.bus, "gone", SECRET)
         await live_a_life(client, store.bus, "stays", KEPT)
+    snapshots = [record for record in whole_log(store.bus, "history:gone") if record.payload["kind"] == "snapshot"]
+    assert any(SECRET in str(record.payload) for record in snapshots)
     neighbours(store.bus, KEPT)
 
 
@@ -265,15 +278,127 @@ def test_deleted_text_that_was_moved_within_the_file_is_erased(store: Store, rng
 @pytest.mark.redis
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_rewriting_the_append_only_file_removes_deleted_text(store: Store, tmp_path: Path) -> None:
-    aof = Store(store.bus, lambda: sorted((tmp_path / "store" / "appendonlydir").iterdir()))
+    aof = Store(store.bus, store.url, lambda: sorted((tmp_path / "store" / "appendonlydir").iterdir()))
     record = {"conversation_id": "gone", "sender": "user:ann", "content": SECRET}
     other = {**record, "conversation_id": "stays", "content": KEPT}
     store.bus.call(Append(records=tuple(NewRecord("chat:Ada", payload) for payload in (record, other))))
 
     store.bus.call(Delete(conversation_topics("gone"), "gone"))
+    assert store.bus.call(Scrub())
     assert not store.finds(SECRET)
     assert aof.finds(SECRET, KEPT) == [SECRET, KEPT], "it is a journal of what was done"
     store.rewrite()
 
     eventually(lambda: not aof.finds(SECRET))
     assert aof.finds(KEPT) == [KEPT]
+
+
+# --- scrubs that serve several deletions
+
+
+def fill_inbox(bus: Engine, conversations: Iterable[str], neighbours: int) -> None:
+    """Mail of these conversations, each with its word, among that of others."""
+    for start in range(0, neighbours, 500):
+        others = [{"conversation_id": f"n{n}", "content": KEPT} for n in range(start, min(start + 500, neighbours))]
+        bus.call(Append(records=tuple(NewRecord("chat:Ada", payload) for payload in others)))
+    for name in conversations:
+        mail = {"conversation_id": name, "content": f"{SECRET} of {name}"}
+        bus.call(Append(records=(NewRecord("chat:Ada", mail), NewRecord(f"stream:{name}", mail))))
+
+
+def delete_all(bus: Engine, conversations: Iterable[str]) -> None:
+    for name in conversations:
+        bus.call(Delete(conversation_topics(name), name))
+
+
+CONVERSATION_NAMES = tuple(f"c{n}" for n in range(12))
+
+
+def test_one_scrub_serves_several_deletions(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+
+    with caplog.at_level(logging.INFO, "magent2.bus"):
+        delete_all(store.bus, CONVERSATION_NAMES)
+        eventually(lambda: not store.finds(SECRET))
+        scrubs = eventually(lambda: [line for line in caplog.messages if line == "removed deleted content"])
+
+    assert len(scrubs) < len(CONVERSATION_NAMES) / 2
+    assert store.finds(KEPT)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_deletion_does_not_depend_on_the_size_of_the_inbox(store: Store) -> None:
+    def calls() -> int:
+        with redis.Redis.from_url(store.url) as client:
+            return int(client.info("commandstats")["cmdstat_fcall"]["calls"])
+
+    needed = []
+    for size in (10, 3000):
+        fill_inbox(store.bus, [f"c{size}"], size)
+        before = calls()
+        delete_all(store.bus, [f"c{size}"])
+        needed.append(calls() - before)
+
+    assert needed[0] == needed[1]
+
+
+def test_a_process_that_dies_after_a_deletion_leaves_the_scrub_to_the_next_one(
+    store: Store, process_group: ProcessGroup
+) -> None:
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+    store.bus.close()
+    child = process_group.spawn("tests.integration.children.deleter", url=store.url, conversations=CONVERSATION_NAMES)
+    child.next_report()
+    child.kill()
+
+    following = connect(store.url)
+
+    def is_gone() -> bool:
+        following.call(Describe(("chat:Ada",)))
+        return not store.finds(SECRET)
+
+    eventually(is_gone)
+    assert store.finds(KEPT)
+    following.close()
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_a_running_process_scrubs_at_its_next_write_what_another_one_has_deleted(
+    store: Store, process_group: ProcessGroup
+) -> None:
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+    child = process_group.spawn("tests.integration.children.deleter", url=store.url, conversations=CONVERSATION_NAMES)
+    child.next_report()
+    child.kill()
+
+    store.bus.call(Append(records=(NewRecord("stream:other", {}),)))
+
+    eventually(lambda: not store.finds(SECRET))
+
+
+def test_closing_a_log_scrubs_it_at_once(store: Store) -> None:
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+    other = connect(store.url)
+    delete_all(other, CONVERSATION_NAMES)
+
+    other.close()
+
+    assert not store.finds(SECRET)
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_a_scrub_that_a_reader_blocks_is_finished_after_the_reader(store: Store) -> None:
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+    reader = sqlite3.connect(store.url.removeprefix("sqlite:///"), isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM records").fetchone()
+    delete_all(store.bus, CONVERSATION_NAMES)
+
+    assert not store.bus.call(Scrub())
+    assert store.finds(SECRET)
+    reader.execute("ROLLBACK")
+    reader.close()
+
+    assert store.bus.call(Scrub())
+    assert not store.finds(SECRET)

@@ -196,8 +196,12 @@ async def test_headers_that_arrive_too_slowly_are_refused(bus: MemoryBus) -> Non
         await second.read_until('{"status":"ok"}')
         await second.say("GET /health HT")
 
+        assert await silent.read_all() == ""
+        for line in (dripping, second):
+            heard = await line.read_all()
+            assert heard.startswith("HTTP/1.1 408")
+            assert '"code":"head_too_slow"' in heard
         for line in (silent, dripping, second):
-            assert await line.read_all() == ""
             line.close()
         assert (await served.client.get("/health")).status_code == 200
 
@@ -252,7 +256,8 @@ async def test_what_is_not_http_is_refused(bus: MemoryBus, nonsense: str) -> Non
         heard = await line.read_all()
 
         line.close()
-        assert not heard or heard.startswith("HTTP/1.1 400")
+        assert heard.startswith("HTTP/1.1 400")
+        assert '"code":"bad_request"' in heard
         assert (await served.client.get("/health")).status_code == 200
 
 
@@ -266,6 +271,7 @@ async def test_more_connections_than_allowed_are_refused_with_an_error(bus: Memo
 
         for _ in range(100):
             refused = await RawConnection.open(served.port)
+            await refused.ask("/api/me")
             heard = await refused.read_all()
             refused.close()
             assert heard.startswith("HTTP/1.1 503")

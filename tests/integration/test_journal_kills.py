@@ -97,6 +97,7 @@ class Theatre:
         plain: list[Any] = json.loads(re.sub(r"send-[0-9a-f]{32}", "SEND", named))
         for record in plain:
             record.pop("seen", None)
+            record.pop("mail", None)
         return plain
 
 

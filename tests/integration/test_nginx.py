@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from magent2.bus.operations import Append
 from magent2.gateway.limits import BODY_MAX_BYTES
 from magent2.models.envelope import TokenEvent
 from magent2.sessions.stream import stream_record
-from tests.integration.test_bus_tls import make_certificate
+from tests.support.certificates import make_certificate
 from tests.support.gateway import message, parse_frames
 from tests.support.http_client.new_user import NewUser, RunningProgram
 from tests.support.http_client.service import TOKEN, quiet_port
@@ -114,6 +115,15 @@ def test_events_arrive_one_by_one(site: Site) -> None:
 
     assert "no-transform" in answer.headers["cache-control"]
     assert answer.headers["content-type"].startswith("text/event-stream")
+
+
+def test_browsers_get_http_2(site: Site) -> None:
+    address = ("127.0.0.1", site.nginx.port)
+    tls = ssl.create_default_context(cafile=str(site.nginx.folder / "cert.pem"))
+    tls.set_alpn_protocols(["h2", "http/1.1"])
+
+    with socket.create_connection(address) as plain, tls.wrap_socket(plain, server_hostname=address[0]) as secure:
+        assert secure.selected_alpn_protocol() == "h2"
 
 
 def test_dropped_connections_resume_without_hole_or_repeat(site: Site) -> None:

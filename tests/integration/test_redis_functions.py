@@ -13,10 +13,25 @@ from typing import Any
 import pytest
 import redis
 
-from magent2.bus.operations import Append, Claim, Delete, Describe, Info, Operation, PutBlob, Read, SetHead, Trim
+from magent2.bus.operations import (
+    Append,
+    Claim,
+    Delete,
+    Describe,
+    Erase,
+    Expire,
+    Info,
+    Operation,
+    PutBlob,
+    Read,
+    Scrub,
+    SetHead,
+    Trim,
+)
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.redis_engine.errors import NEEDED_RIGHTS
+from magent2.bus.redis_engine.exchanges import SCRUB_PAGE
 from magent2.bus.redis_engine.functions import (
     LIBRARIES_MAX,
     LIBRARY_PREFIX,
@@ -149,8 +164,64 @@ def test_the_flags_on_the_server_are_those_that_the_engine_relies_on(client: red
 
     assert {name for name, found in flags.items() if b"no-writes" in found} == READ_ONLY
     assert {name for name, found in flags.items() if b"allow-oom" in found} == {
-        *("trim", "compact", "erase", "delete", "sweep_blobs")
+        *("trim", "compact", "erase", "delete", "erase_copies", "expire", "scrub_begin", "scrub_end", "sweep_blobs")
     }
+
+
+# --- lost replies, and processes that are late
+
+
+@pytest.fixture
+def lossy_bus(bus: RedisBus, monkeypatch: pytest.MonkeyPatch) -> RedisBus:
+    """A bus that sends every command twice, as after the loss of the first reply."""
+    send_once = bus._pool._send_once
+    monkeypatch.setattr(bus._pool, "_send_once", lambda packed: (send_once(packed), send_once(packed))[1])
+    return bus
+
+
+def test_a_scrub_completes_when_replies_are_lost(client: redis.Redis, lossy_bus: RedisBus, prefix: str) -> None:
+    bus = lossy_bus
+    bus.call(Append(records=tuple(NewRecord(TOPIC, {"n": n}) for n in range(3 * SCRUB_PAGE))))
+    bus.call(Erase(TOPIC, (1,)))
+
+    assert bus.call(Scrub())
+
+    assert len(whole_log(bus, TOPIC)) == 3 * SCRUB_PAGE
+    assert not client.exists(f"{prefix}:scrubber", f"{prefix}:stale")
+
+
+def test_an_expired_conversation_leaves_no_copies_when_replies_are_lost(lossy_bus: RedisBus) -> None:
+    copy = NewRecord("dead:Ada", {"conversation_id": "one"})
+    lossy_bus.call(Append(records=(NewRecord(TOPIC, {}), copy)))
+
+    assert lossy_bus.call(Expire("one", idle_s=0.0))
+
+    assert [record.erased for record in whole_log(lossy_bus, "dead:Ada")] == [True]
+    assert not lossy_bus.call(Expire("one", idle_s=0.0))
+
+
+def test_a_process_that_was_late_does_not_end_the_scrub_of_another(
+    client: redis.Redis, bus: RedisBus, prefix: str
+) -> None:
+    def function(name: str, *arguments: str) -> object:
+        return client.fcall(f"{LIBRARY.name}_{name}", 0, prefix, *arguments)
+
+    def lease_ends() -> None:
+        client.delete(f"{prefix}:scrubber")
+
+    bus.call(Append(records=tuple(NewRecord(TOPIC, {"n": n}) for n in range(3))))
+    function("erase", TOPIC, "0", "1")
+    assert function("scrub_begin", "late") == 1
+    lease_ends()
+    assert bus.call(Scrub())
+    function("erase", TOPIC, "0", "2")
+    assert function("scrub_begin", "died") == 1
+    lease_ends()
+
+    assert function("scrub", TOPIC, "late", "0", "100", "1") is None
+    assert function("scrub_end", "late", "1") == 0
+
+    assert client.hget(f"{prefix}:scrub", "n") == b"1", "the second deletion still needs its scrub"
 
 
 # --- several releases and prefixes on one server
@@ -352,7 +423,7 @@ def test_a_full_redis_can_be_read_and_emptied(tmp_path: Path) -> None:
     with pytest.raises(StorageFull):
         bus.call(put(2))
     assert len(bus.call(Read(TOPIC, 0)).records) == 1
-    assert bus.call(Trim(TOPIC, keep=0)) == 1
+    assert bus.call(Trim(TOPIC, keep=0)).floor == 1
     with suppress(StorageFull):  # only the final clean-up needs memory
         bus.call(Delete(("stream:two",)))
 

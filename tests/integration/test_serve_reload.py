@@ -38,10 +38,9 @@ BACK = '[[scenario.agent]]\nname = "back"\n'
 class Serving:
     """The process, a client of it, and the lines of its stderr."""
 
-    def __init__(self, process: subprocess.Popen[str], file: Path) -> None:
+    def __init__(self, commands: CommandLine, process: subprocess.Popen[str], file: Path) -> None:
         self.process, self.file = process, file
-        assert process.stdout is not None
-        url, token = process.stdout.readline().removeprefix("gateway  ").strip().split("/#token=")
+        _, url, token = commands.greeting(process)
         self.client = Client(url, token)
         self.http = httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=DEADLINE_S)
         self.said: list[str] = []
@@ -81,7 +80,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
     with CommandLine(tmp_path / "data") as commands:
         place = ("--port", "0", "--config", str(file), "--bus", f"sqlite:///{tmp_path / 'log.db'}")
         started = commands.start("serve", *place, MAGENT2_LIMIT_WAIT_MAX_S="0.1")
-        found = Serving(started, file)
+        found = Serving(commands, started, file)
         try:
             yield found
         finally:

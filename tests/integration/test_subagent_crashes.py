@@ -6,10 +6,11 @@ from pathlib import Path
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
+from magent2.worker.retry import CRASHES_MAX, SUSPECT_AFTER
 from tests.support.processes import Child, ProcessGroup
 from tests.support.steerable_run import receipts
 from tests.support.waiting import eventually
-from tests.support.worker_fixture import command, history, kinds, outputs, send, stream
+from tests.support.worker_fixture import command, dead_letters, history, kinds, outputs, send, stream
 
 LEASE_S = 0.6
 DEADLINE_S = 30.0
@@ -23,13 +24,14 @@ class Mine:
         self._url = url
         self.gate = folder / "gate"
 
-    def start_worker(self, agent: str) -> Child:
+    def start_worker(self, *agents: str, deadly: bool = False) -> Child:
         return self._process_group.spawn(
             "tests.integration.children.subagents",
             url=self._url,
-            agents=[agent],
+            agents=list(agents),
             lease_s=LEASE_S,
             gate=str(self.gate),
+            deadly=deadly,
         )
 
     def at_work(self, engine: Engine) -> tuple[Child, Child]:
@@ -61,6 +63,40 @@ def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_
     kinds = [record["kind"] for record in history(engine, child)]
     assert (kinds.count("start"), kinds.count("end"), outputs(engine, child)) == (1, 1, ["found gold, told: deeper"])
     assert _calls(engine) == ["start", "tell", "wait"]
+
+
+def test_a_suspected_starter_lets_its_suspected_subagent_run_while_it_waits(
+    process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    mine = Mine(process_group, log_url, tmp_path)
+    send(engine, "dig for gold", recipient="agent:boss")
+    for _ in range(SUSPECT_AFTER + 1):
+        worker = mine.start_worker("boss", "helper")
+        assert [worker.next_report(), worker.next_report()] == [{"ready": True}, {"digging": True}]
+        eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
+        worker.kill()
+
+    mine.gate.touch()
+    mine.start_worker("boss", "helper")
+    eventually(lambda: outputs(engine), DEADLINE_S)
+
+    assert outputs(engine) == ["found gold, told: deeper"]
+
+
+def test_a_starter_is_not_blamed_for_a_subagent_that_kills_its_worker(
+    process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    mine = Mine(process_group, log_url, tmp_path)
+    send(engine, "dig for gold", recipient="agent:boss")
+    for _ in range(CRASHES_MAX):
+        worker = mine.start_worker("boss", "helper", deadly=True)
+        assert [worker.next_report(), worker.next_report()] == [{"ready": True}, {"digging": True}]
+
+    mine.start_worker("boss", "helper", deadly=True)
+    eventually(lambda: outputs(engine) == [""], DEADLINE_S)
+
+    assert [letter["attempts"] for letter in dead_letters(engine, "helper")] == [CRASHES_MAX]
+    assert dead_letters(engine, "boss") == []
 
 
 def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(

@@ -22,7 +22,7 @@ from tests.support import mcp_server
 from tests.support.journaled_runs import CrashingBus, message_contents
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_until_crash
-from tests.support.worker_fixture import outputs, stream, until
+from tests.support.worker_fixture import history, outputs, stream, until
 
 START_DEADLINE_S = 60.0  # it imports a good deal first
 FETCH = Call("shelf__fetch", {"title": "Emma"})
@@ -205,6 +205,16 @@ async def test_a_block_calls_the_tools_of_a_server_and_what_it_sends_leaves(
     assert message_contents(bus, "chat:Bea") == ["here is Emma", "here is Persuasion"]
 
 
+async def test_a_server_gets_a_key_of_its_own_for_each_call(bus: MemoryBus, shelf: McpServer, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    who = library(replace(shelf, env={**shelf.env, "MCP_KEYS": str(keys)}), "run_python", mcp=("shelf",))
+
+    await run_blocks(bus, who, "shelf__fetch('Emma')\nshelf__fetch('Emma')")
+
+    (start,) = (record["run"] for record in history(bus) if record["kind"] == "start")
+    assert keys.read_text().splitlines() == [f"{start}/0/c0/1", f"{start}/0/c0/2"]
+
+
 async def test_a_block_is_checked_against_the_schemas_and_the_allowlist_before_it_runs(
     bus: MemoryBus, shelf: McpServer, marks: Path
 ) -> None:
@@ -251,3 +261,21 @@ async def test_a_model_is_told_of_them_and_a_block_that_is_run_by_name_has_them_
     (python,) = (tool for tool in server.requests[0]["tools"] if tool["name"] == "run_python")
     assert "called server__tool are functions too" in python["description"]
     assert outputs(bus) == ["Hi.", "here is Emma"]
+
+
+async def test_a_server_that_cannot_start_is_an_event_in_the_conversation(
+    bus: MemoryBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = McpServer("shelf", command=("/nowhere/no-such-program",))
+    mail(bus, "get me Emma")
+    with ModelServer([Reply("I cannot.")]) as server:
+        async with team(server, library(missing, "weather", mcp=("shelf",))) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+
+    (event,) = (event for event in stream(bus) if event["event"] == "mcp_server")
+    assert (event["server"], event["status"], event["agent"]) == ("shelf", "unavailable", "desk")
+    assert event["reason"] == "its program cannot be started"
+    (line,) = (vars(record)["error"] for record in caplog.records if "MCP server" in record.message)
+    assert "no-such-program" in line
+    assert "\n" not in line
+    assert "TaskGroup" not in line

@@ -19,6 +19,7 @@ from magent2.worker.lane_run import Outcome
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.team import CHIEF, DESK, SHOP, active_agent, ask_route, mail, roster, set_session, team_on, work
 from tests.support.worker_fixture import outputs, stream
+from tests.unit.tools.test_builtins import HERE
 
 
 @pytest.fixture
@@ -159,7 +160,46 @@ async def test_a_model_of_another_provider_gets_none_and_still_answers(bus: Memo
     assert "max_tool_calls" not in server.requests[0]
 
 
+async def test_a_shell_of_the_operator_is_run_for_the_model(bus: MemoryBus) -> None:
+    builtins = BuiltinTools(frozenset({"LocalShellTool"}), {"LOCAL_SHELL_TOOL": HERE})
+    desk = replace(DESK, tools=("LocalShellTool", "ComputerTool"))
+    mail(bus, "list the files")
+    with ModelServer([Reply(calls=[Call("local_shell", {"command": ["ls", "-l"]})]), Reply("None.")]) as server:
+        async with team(server, who=roster(desk, SHOP), builtins=builtins) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+
+    assert "local_shell" in tools_in(server.requests[0])
+    assert "computer" not in tools_in(server.requests[0])
+    assert server.requests[1]["input"][-1]["output"] == "ran ls -l"
+
+
 # --- history
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"reason": "It is about\\n a price."}', "It is about a price."),
+        ("{}", None),  # a response that was recorded by an earlier release, or a model that ignores the schema
+        ('{"reason": 7}', None),
+        ("not JSON", None),
+        ('{"reason": "\\ud800' + "x" * 400 + '"}', "?" + "x" * 298 + "…"),
+    ],
+)
+async def test_a_handoff_has_the_reason_that_the_model_gives(
+    bus: MemoryBus, arguments: str, reason: str | None
+) -> None:
+    mail(bus, "what does it cost?")
+    with ModelServer([Reply(calls=[Call("transfer_to_shop", arguments)]), Reply("Five.")]) as server:
+        runner = team_on(server.url)
+        assert await work(bus, runner) is Outcome.ANSWERED
+        await runner.aclose()
+
+    transfer = next(tool for tool in server.requests[0]["tools"] if tool["name"] == "transfer_to_shop")
+    assert transfer["parameters"]["required"] == ["reason"]
+    (event,) = (event for event in stream(bus) if event["event"] == "handoff")
+    assert event.get("reason") == reason
+    assert outputs(bus) == ["Five."]
 
 
 async def test_a_handoff_moves_the_conversation_and_the_next_agent_knows_all_of_it(bus: MemoryBus) -> None:

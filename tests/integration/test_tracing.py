@@ -21,7 +21,6 @@ from tests.support.otlp import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0
-ADDRESS = re.compile(r"gateway  (http://\S+)/#token=(\S+)")
 TEAM = """
 [[scenario]]
 id = "house"
@@ -98,9 +97,8 @@ def test_one_trace_goes_from_the_request_to_the_run_that_a_run_has_caused(
     back = magent2.start(
         "worker", *team, "--agent", "back", "--metrics", "0", **receiver.variables, OTEL_SERVICE_NAME="back"
     )
-    found = ADDRESS.search(said(front, "/send"))
-    assert found is not None
-    with Client(found[1], found[2]) as client:
+    _, url, token = magent2.greeting(front)
+    with Client(url, token) as client:
         client.send("front", "tell agent:back the secret word", conversation_id="traced")
         caused = receiver_of(receiver, "invoke_agent back")
 
@@ -163,9 +161,8 @@ def test_tracing_is_off_by_default_and_imports_nothing(magent2: CommandLine) -> 
 def test_serve_answers_and_leaves_though_the_collector_says_nothing(magent2: CommandLine) -> None:
     with OtlpReceiver(stall=True) as receiver:
         process = magent2.start("serve", "--port", "0", "--log-format", "json", **receiver.variables)
-        found = ADDRESS.search(said(process, "/send"))
-        assert found is not None
-        with Client(found[1], found[2]) as client:
+        _, url, token = magent2.greeting(process)
+        with Client(url, token) as client:
             answers = [client.ask("general", f"hello {n}", timeout_s=DEADLINE_S).text for n in range(3)]
         assert receiver.asked.wait(DEADLINE_S)
         process.send_signal(signal.SIGTERM)

@@ -12,16 +12,39 @@ import pytest
 
 from magent2.bus.operations import Lanes, Workers
 from magent2.bus.sqlite import SqliteBus
+from magent2.mail.delivery import SendOptions
 from tests.support.forked_processes import start_module
+from tests.support.model_server import ModelServer, Reply
 from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
-from tests.support.worker_fixture import AGENT, outputs, send, stream
+from tests.support.worker_fixture import AGENT, errors, outputs, send, stream
 
 WORKER = "magent2.worker"
 STUCK = "tests.integration.children.stuck_runner"
-START_DEADLINE_S = 30.0
-END_DEADLINE_S = 30.0
+START_DEADLINE_S = 60.0  # a cold start imports the SDK, which takes long on a busy machine
+END_DEADLINE_S = 60.0
 UNSET = ("OPENAI_API_KEY", "AGENT_NAME", "AGENT_MODEL", "AGENT_TOOLS", "MAGENT2_BUS_URL", "REDIS_URL")
+
+ENDLESS_TOOL = """
+import threading
+from pathlib import Path
+
+def endless() -> str:
+    "Wait for ever."
+    Path({begun!r}).touch()
+    threading.Event().wait()
+"""
+ENDLESS_TEAM = f"""
+[[scenario]]
+id = "one"
+
+[[scenario.agent]]
+name = "{AGENT}"
+tools = ["endless"]
+
+[tools]
+endless = "endless_tool:endless"
+"""
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -90,12 +113,63 @@ def test_the_agent_can_be_named_by_option_or_variable(start: Start, bus: SqliteB
     eventually(lambda: (outputs(bus, "c1"), outputs(bus, "c2")) == (["for Bob"], ["for Cid"]), START_DEADLINE_S)
 
 
+def test_without_a_key_the_model_of_the_environment_is_replaced_by_echo(start: Start, bus: SqliteBus) -> None:
+    send(bus, "hello", recipient="agent:Dev")
+    process = start(AGENT_NAME="Dev", AGENT_MODEL="gpt-4o-mini")
+    eventually(lambda: outputs(bus) == ["hello"] or process.poll() is not None, START_DEADLINE_S)
+    process.send_signal(signal.SIGTERM)
+
+    code, out, err = ended(process)
+
+    assert (code, out.splitlines()[:2]) == (
+        0,
+        ["agents   Dev", "model    echo, because OPENAI_API_KEY is not set"],
+    )
+    assert "AGENT_MODEL is not used, because OPENAI_API_KEY is not set" in err
+
+
 def test_the_demo_model_answers_without_a_key(start: Start, bus: SqliteBus) -> None:
     send(bus, "hello", recipient="agent:general")
     start("--model", "demo")
 
     eventually(lambda: outputs(bus), START_DEADLINE_S)
     assert {"token", "output"} <= {event["event"] for event in stream(bus)}
+
+
+@pytest.mark.parametrize("level", ["warning", "info"])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("reply", [Reply(status=400), Reply(status=503)], ids=["refused", "unavailable"])
+def test_a_failed_attempt_is_one_line_with_its_cause(
+    start: Start, bus: SqliteBus, reply: Reply, log_format: str, level: str
+) -> None:
+    send(bus, "hello", recipient="agent:general")
+    with ModelServer(lambda _: reply) as model:
+        process = start("--log-format", log_format, **model_variables(model), MAGENT2_LOG_LEVEL=level)
+        eventually(lambda: errors(bus), START_DEADLINE_S)
+        process.send_signal(signal.SIGTERM)
+        code, _, err = ended(process)
+
+    # What the worker says at info is about other things, such as its limits and sweeps. Lines of libraries count.
+    others = ("worker is draining", " INFO magent2.", '"level":"INFO","logger":"magent2.')
+    failed = [line for line in err.splitlines() if not any(text in line for text in others)]
+    assert code == 0
+    assert len(failed) == len(errors(bus)), err
+    assert all("a run failed" in line and str(reply.status) in line for line in failed), err
+
+
+def test_the_traceback_of_a_failed_attempt_is_logged_at_debug(start: Start, bus: SqliteBus) -> None:
+    send(bus, "hello", recipient="agent:general")
+    with ModelServer(lambda _: Reply(status=400)) as model:
+        process = start(**model_variables(model), MAGENT2_LOG_LEVEL="debug")
+        eventually(lambda: errors(bus), START_DEADLINE_S)
+        process.send_signal(signal.SIGTERM)
+        _, _, err = ended(process)
+
+    assert "Traceback (most recent call last)" in err
+
+
+def model_variables(model: ModelServer) -> dict[str, str]:
+    return {"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": model.url}  # pragma: allowlist secret
 
 
 def test_ctrl_c_drains_like_sigterm(start: Start, bus: SqliteBus) -> None:
@@ -161,7 +235,25 @@ def test_an_unreachable_bus_is_reported_in_one_line_without_the_password(start: 
 def test_an_agent_named_like_a_conversation_is_reported_in_one_line(start: Start, bus: SqliteBus) -> None:
     send(bus, "hello", "general", recipient="agent:Bob")
 
-    code, _, err = ended(start())
+    code, _, err = ended(start(AGENT_NAME="general"))
 
     assert code == 1
-    assert err == "magent2: a conversation is called 'general'; give the agent another name\n"
+    (line,) = [line for line in err.splitlines() if line.startswith("magent2:")]
+    assert "'general'" in line
+    assert "give the agent another name" in line
+
+
+def test_a_tool_that_never_returns_does_not_keep_a_drained_worker_from_exiting(
+    start: Start, bus: SqliteBus, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "endless_tool.py").write_text(ENDLESS_TOOL.format(begun=str(begun)))
+    (tmp_path / "magent2.toml").write_text(ENDLESS_TEAM)
+    worker = start("--config", str(tmp_path / "magent2.toml"), MAGENT2_LIMIT_RUN_DRAIN_S="0")
+    send(bus, "", sending=SendOptions(kind="tool"), metadata={"tool": "endless"})
+    eventually(begun.exists, START_DEADLINE_S)
+
+    worker.terminate()
+
+    assert ended(worker)[0] == 0
+    assert bus.call(Workers()) == ()

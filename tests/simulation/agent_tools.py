@@ -29,6 +29,7 @@ async def _do_work(context: RunContextWrapper[Any]) -> str:
     await faults.bus.checkpoint()
     faults.on_call(context.context, turn_of(call), call)
     await asyncio.sleep(faults.rng.choice((0.0, faults.rng.random())))
+    faults.raise_tool_bug(call)
     return result_of(call)
 
 

@@ -12,8 +12,8 @@ from magent2.bus.log import Log
 from magent2.bus.retry import retry_call
 from magent2.errors import AlreadyDecided, TopicDeleted, UnknownCall
 from magent2.sessions.approvals import Approval, ApprovalDecision, decide_approval
-from tests.simulation.call_oracle import NOT_MADE
-from tests.simulation.calls import result_of
+from tests.simulation.call_oracle import NOT_MADE, TOOL_FAILED
+from tests.simulation.calls import has_bug, result_of
 from tests.simulation.engine_recorder import EngineRecorder
 from tests.simulation.faulty_bus import FaultyBus
 
@@ -92,6 +92,9 @@ def _decision_findings(call: str, mark: Payload, result: str | None, told: Seque
             yield f"{call} is {mark['status']} by {mark['by']}, and an approver got {approval}"
     if result is None:
         return
-    made = result == result_of(call) if mark["status"] == "approved" else result.startswith(NOT_MADE)
+    if mark["status"] != "approved":
+        made = result.startswith(NOT_MADE)
+    else:
+        made = TOOL_FAILED in result if has_bug(call) else result == result_of(call)
     if not made:
         yield f"{call} was {mark['status']}, and its result is {result!r}"

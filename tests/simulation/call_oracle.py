@@ -9,10 +9,12 @@ from typing import Any
 
 from magent2.runner.context import RunContext
 from magent2.tools.subagents import MESSAGE, RESULT, START
-from tests.simulation.calls import BLOCK, PAY, SEND, kind_of, result_of, start_of, task_of
+from tests.simulation.calls import BLOCK, PAY, SEND, TELL, WORK, has_bug, kind_of, result_of, start_of, task_of
 from tests.simulation.engine_recorder import EngineRecorder
 
 NOT_MADE = "The call was not made:"  # start of the result of a call that was not approved
+
+TOOL_FAILED = " failed; the operator's log has the cause (failure id "  # in the result of a call whose tool raised
 
 
 class CallOracle:
@@ -55,6 +57,8 @@ class CallOracle:
         if kind == BLOCK:
             counts["a block has sent" if "[Messages: 2 sent]" in result else "a block has failed"] += 1
             return True
+        if has_bug(call) and kind in (WORK, TELL, PAY):
+            return TOOL_FAILED in result or result.startswith(NOT_MADE)
         if kind == PAY:
             return result == result_of(call) or result.startswith(NOT_MADE)
         if kind in (START, MESSAGE, SEND):
@@ -64,9 +68,9 @@ class CallOracle:
         return result == result_of(call)
 
     def _is_answer(self, start: str, result: str) -> bool:
-        """Whether a result of a subagent equals what the subagent has answered."""
+        """Whether a result of a subagent is there in time and equals what the subagent has answered."""
         told = json.loads(result) if result.startswith("{") else {}
         if told.get("status") == "finished":
             self._recorder.counts["a subagent's result was shown"] += 1
             return bool(told["text"] == task_of(start))
-        return True
+        return told.get("status") != "pending"

@@ -12,6 +12,7 @@ CALLS = "calls"  # metadata of mail: the kinds of calls of each turn but the las
 SUBAGENT = "Kit"  # the agent that others start as a subagent
 
 WORK, TELL, SEND, BLOCK, PAY = "work", "tell", "send", "block", "pay"  # `pay` needs approval
+BUG_ONE_IN = 10  # one of so many calls raises an unexpected error
 KINDS = (WORK, TELL, SEND, BLOCK, BLOCK, PAY, PAY)
 SUBAGENT_PLANS = ([[START], [RESULT]], [[START], [MESSAGE, RESULT]], [[START, WORK], [MESSAGE], [RESULT]])
 
@@ -51,6 +52,11 @@ def result_of(call: str) -> str:
 
 def task_of(start: str) -> str:
     return f"task {start}"
+
+
+def has_bug(call: str) -> bool:
+    """Whether the tool of this call raises an unexpected error, in every attempt."""
+    return stable_choice(f"bug in {call}", BUG_ONE_IN) == 0
 
 
 def stable_choice(text: str, sides: int) -> int:

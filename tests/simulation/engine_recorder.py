@@ -7,13 +7,35 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
-from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, NewRecord, Owner
+from magent2.bus.operations import (
+    Append,
+    Claim,
+    Compact,
+    Delete,
+    Later,
+    Operation,
+    OwnedAppend,
+    Settle,
+    Trim,
+    Write,
+)
+from magent2.bus.records import (
+    AppendResult,
+    ClaimedLane,
+    ClaimResult,
+    MailRef,
+    NewRecord,
+    Owner,
+    Record,
+    TrimResult,
+    assigned_id,
+)
 from magent2.errors import Fenced
 from magent2.mail.headers import RELAY_JOB, TARGET_ENVELOPE
-from magent2.models.address import chat_topic, relay_agent
+from magent2.models.address import SWEEPER, chat_topic, relay_agent
 from magent2.worker.cancellation import STOP
 from magent2.worker.settlement import POSTPONED_S
+from tests.support.audit import whole_log
 from tests.support.engine_wrappers import EngineWrapper
 
 Lane = tuple[str, str]
@@ -36,6 +58,8 @@ class EngineRecorder(EngineWrapper):
         ] = {}  # commands → the mail that their lane worked on when they arrived
         self.pending: dict[MailRef, str] = {}  # mail that is not settled → its conversation
         self.deleted: set[str] = set()
+        self.removable: dict[str, dict[int, Record]] = {}  # topics → copies of drafts and mail, which sweeps remove
+        self._closed: dict[str, dict[str, int]] = {}  # topics → drafts → seq of the last record that closed them
         self.recorded: set[Step] = set()
         self.decided: dict[Step, str] = {}  # calls that needed approval → the decision
         self.on_pause: Callable[[Mapping[str, Any]], None] = lambda pause: None
@@ -69,6 +93,10 @@ class EngineRecorder(EngineWrapper):
             self._note_delete(operation.conversation)
         elif isinstance(operation, Write):
             self._note_append(operation, answer)
+        elif isinstance(operation, Compact) and answer.dropped:
+            self._note_compaction(operation.topic, answer.dropped)
+        elif isinstance(operation, Trim):
+            self._note_trim(operation.topic, answer)
         return answer
 
     def _write(self, operation: Operation[Any], outcome: str) -> None:
@@ -77,6 +105,21 @@ class EngineRecorder(EngineWrapper):
         records = len(getattr(operation, "records", ()))
         self.trace.append((self._now(), who, type(operation).__name__, records, outcome))
 
+    def _note_compaction(self, topic: str, dropped: int) -> None:
+        """Check at once that only closed drafts are missing: later, every draft is closed."""
+        self.counts["drafts swept"] += dropped
+        present = {record.seq for record in whole_log(self.inner, topic)}
+        closed = self._closed.get(topic, {})
+        for seq, copy in self.removable.get(topic, {}).items():
+            if copy.draft is not None and seq not in present and seq > closed.get(copy.draft, 0):
+                self.unowned_writes.append(f"{topic} {seq} was removed before anything had closed {copy.draft}")
+
+    def _note_trim(self, topic: str, answer: TrimResult) -> None:
+        self.counts["mail swept"] += answer.dropped if topic in self._inboxes else 0
+        lost = [ref.seq for ref in self.pending if ref.topic == topic and ref.seq <= answer.floor]
+        if lost:
+            self.unowned_writes.append(f"{topic}: a sweep removed {lost}, which were not settled")
+
     # --- lanes
 
     def _note_claims(self, claims: ClaimResult) -> None:
@@ -84,8 +127,11 @@ class EngineRecorder(EngineWrapper):
             lane = claimed.owner.agent, claimed.owner.conversation
             before = self._holders.get(lane)
             taken = before is not None and before.worker != claimed.owner.worker
-            self.counts["a relay took over" if lane[0].startswith(RELAYS) else "taken over"] += taken
             self._holders[lane] = claimed.owner
+            if lane[0] == SWEEPER:
+                self.counts["a sweep was taken over"] += taken
+                continue
+            self.counts["a relay took over" if lane[0].startswith(RELAYS) else "taken over"] += taken
             self._note_stop(claimed)
 
     def _note_stop(self, claimed: ClaimedLane) -> None:
@@ -124,6 +170,13 @@ class EngineRecorder(EngineWrapper):
             self._note_write(operation)
 
     def _note_record(self, record: NewRecord, seq: int) -> None:
+        if record.closes is not None:
+            self._closed.setdefault(record.topic, {})[record.closes] = seq
+        if record.draft is not None or record.topic in self._inboxes:
+            copy = Record(
+                record.topic, record.payload, record.id or assigned_id(seq), seq, 0, record.headers, record.draft
+            )
+            self.removable.setdefault(record.topic, {})[seq] = copy
         if record.topic in self._inboxes and record.lane is not None:
             ref = MailRef(record.topic, seq)
             self.arrived.setdefault(ref, len(self.arrived))
@@ -133,6 +186,9 @@ class EngineRecorder(EngineWrapper):
     def _note_mark(self, mark: Mapping[str, Any], owner: Owner | None) -> None:
         """Record an entry that a run has written to the history."""
         kind = mark.get("kind")
+        if kind == "snapshot":
+            self.counts["a snapshot was written"] += 1
+            self.counts["a snapshot left runs out"] += mark["ended"] > 0
         if owner is None or kind not in ("answer", "tool", "pause", "decision"):
             return
         step = mark["run"], mark["turn"], str(mark.get("call_id", ""))
@@ -169,9 +225,13 @@ class EngineRecorder(EngineWrapper):
             self._holders.pop(lane, None)
 
     def _note_later(self, operation: Later) -> None:
+        if operation.owner.agent == SWEEPER:
+            self.counts["sweeps"] += bool(operation.delay_s)
+            return
         self.counts["retried"] += not operation.refund
         self.counts["given back"] += operation.refund and not operation.delay_s
         self.counts["postponed"] += operation.refund and operation.delay_s == POSTPONED_S
+        self.counts["deferred"] += any(record.payload.get("kind") == "defer" for record in operation.records)
 
     def _answered_despite_stop(self, settle: Settle) -> Iterator[str]:
         halted = self._stopped_mail.get(settle.owner.token)

@@ -13,12 +13,14 @@ from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMes
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import ConnectorRegistration
 from magent2.errors import NotTaken, OutcomeUnknown, TransientError
+from magent2.mail.retry_policy import RetryPolicy
 from tests.simulation.calls import stable_choice
 from tests.simulation.directory_fixture import FILE, FILES, SENDER
 from tests.simulation.plain_runner import MailFaults
 
 SEND_MAX_S = 1.0  # for the request, and the same again for the reply
 AWAY, REFUSED, LOST, SILENT = 0.12, 0.06, 0.05, 0.1  # share of attempts that end like this
+BUGS = 0.1  # share of attempts that raise an error which no connector may raise; the message may have arrived
 UNREACHABLE_ONE_IN = 40  # one of so many messages is for a receiver that is never available
 
 
@@ -34,13 +36,14 @@ class FakeReceivers:
         self._rng = rng
 
     def next_failure(self, message: OutgoingMessage) -> Exception | None:
-        """The error of this attempt, if any. After `OutcomeUnknown` the message may or may not have arrived."""
+        """The error of this attempt, if any. After `OutcomeUnknown` or a bug the message may have arrived."""
         if stable_choice(message.key, UNREACHABLE_ONE_IN) == 0:
             return TransientError("the receiver is never available")
         fallen = self._rng.random()
-        ends = ((AWAY, TransientError), (REFUSED, NotTaken), (LOST + SILENT, OutcomeUnknown))
+        ends = ((AWAY, TransientError), (REFUSED, NotTaken), (LOST + SILENT, OutcomeUnknown), (BUGS, ValueError))
         for share, error in ends:
             if fallen < share:
+                self._counts["a connector raised a bug"] += error is ValueError
                 return error(f"{error.__name__} on purpose")
             fallen -= share
         return None
@@ -77,7 +80,7 @@ class FakeConnector:
     async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         await self._transfer()
         error = self._receivers.next_failure(message)
-        if error is None or (isinstance(error, OutcomeUnknown) and not self._receivers.is_lost()):
+        if error is None or (isinstance(error, OutcomeUnknown | ValueError) and not self._receivers.is_lost()):
             self._receivers.take(message, files)
         await self._transfer()
         if error is not None:
@@ -94,7 +97,12 @@ class FakeConnector:
 
 
 def relay_maker(
-    faults: MailFaults, receivers: FakeReceivers, lease_s: float, names: Callable[[], str], now_s: Callable[[], float]
+    faults: MailFaults,
+    receivers: FakeReceivers,
+    lease_s: float,
+    names: Callable[[], str],
+    now_s: Callable[[], float],
+    retry: RetryPolicy,
 ) -> Callable[[Engine], Relay]:
     """Return a function that creates the relays of a process, each with a unique name."""
 
@@ -103,7 +111,14 @@ def relay_maker(
 
     def make(bus: Engine) -> Relay:
         return Relay(
-            bus, connector, concurrency=2, lease_s=lease_s, worker=names(), chance=faults.rng.random, now_s=now_s
+            bus,
+            connector,
+            concurrency=2,
+            lease_s=lease_s,
+            worker=names(),
+            chance=faults.rng.random,
+            now_s=now_s,
+            retry=retry,
         )
 
     return make

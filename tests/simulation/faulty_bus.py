@@ -1,4 +1,4 @@
-"""The bus of one simulated process, with fault injection: latency, lost replies, freezes and crashes."""
+"""The bus of one simulated process, with fault injection: latency, lost replies, bugs, freezes and crashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
-from magent2.bus.operations import Append, Operation
+from magent2.bus.operations import Append, Claim, Later, Operation, OwnedAppend, Renew, Settle
 from magent2.errors import BusUnavailable, StorageCorrupt
 from tests.simulation.engine_recorder import EngineRecorder
 from tests.support.engine_wrappers import EngineWrapper
@@ -18,6 +18,10 @@ R = TypeVar("R")
 LATENCY_MAX_S = 0.02
 SLOW = 0.3  # share of requests and replies that are delayed
 LOST = 0.03  # share of requests and replies that are lost
+BUGS = 0.004  # share of operations on lanes that raise an error which no engine raises on purpose, before or after
+BUGGY = (Claim, Renew, OwnedAppend, Settle, Later)
+BUG_ERRORS = (KeyError, RuntimeError, MemoryError)
+BUG_TEXT = "injected fault: a bug"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,9 @@ class FaultyBus(EngineWrapper):
         self._calls = 0
         self._awaited: list[asyncio.Future[None]] = []
 
+    def count(self, event: str) -> None:
+        self._recorder.counts[event] += 1
+
     async def checkpoint(self) -> None:
         """Wait while the process is frozen, and forever once it has crashed."""
         await self._wait()
@@ -74,9 +81,11 @@ class FaultyBus(EngineWrapper):
         calls = self._calls
         await self._pass(self._trigger_fault(calls, after=False))
         self._lose(operation)
+        self._raise_bug(operation)
         answer = self.call(operation)
         await self._pass(self._trigger_fault(calls, after=True))
         self._lose(operation)
+        self._raise_bug(operation)
         return answer
 
     def _trigger_fault(self, calls: int, after: bool) -> bool:
@@ -115,5 +124,11 @@ class FaultyBus(EngineWrapper):
     def _lose(self, operation: Operation[Any]) -> None:
         """Raise `BusUnavailable` at random. A worker exits if its registration append fails, so appends are spared."""
         if (self._loses_appends or not isinstance(operation, Append)) and self._rng.random() < LOST:
-            self._recorder.counts["lost"] += 1
+            self.count("lost")
             raise BusUnavailable("injected fault: the bus is unavailable")
+
+    def _raise_bug(self, operation: Operation[Any]) -> None:
+        """Raise an unexpected error at random. The operation may have run already."""
+        if isinstance(operation, BUGGY) and self._rng.random() < BUGS:
+            self.count("an engine raised a bug")
+            raise self._rng.choice(BUG_ERRORS)(BUG_TEXT)

@@ -77,7 +77,7 @@ class LaneAudit:
             if event["event"] == "output":
                 outputs[self.runs[event["run_id"]]].append(event["text"])
         status = {event["envelope_id"]: event["status"] for event in self.ends}
-        buried = Counter(letter["mail"]["id"] for letter in self._dead)
+        buried = Counter(letter["mail"]["payload"].get("id") for letter in self._dead)
         for name in self.mail:
             message, end = self._message(name), status.get(name)
             if outputs[name] != ([message.text] if end == "finished" else []):

@@ -11,12 +11,13 @@ from magent2.errors import ModelRefused, ModelUnavailable
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import pieces
-from tests.simulation.faulty_bus import FaultyBus
+from tests.simulation.calls import has_bug, stable_choice
+from tests.simulation.faulty_bus import BUG_TEXT, FaultyBus
 from tests.support.runners import Event, output, token
 
 THINK_MAX_S = 0.8  # per token
 
-# Metadata of mail: how many attempts fail, whether the model refuses, whether the process crashes.
+# Metadata of mail: how many attempts fail, whether the model refuses or has a bug, whether the process crashes.
 FAILS, REFUSES, KILLS = "fails", "refuses", "kills"
 
 
@@ -42,12 +43,17 @@ class MailFaults:
         await asyncio.sleep(self.rng.uniform(0, THINK_MAX_S))
         await self.bus.checkpoint()
 
+    def raise_tool_bug(self, call: str) -> None:
+        if has_bug(call):
+            self.bus.count("a tool raised a bug")
+            raise KeyError(BUG_TEXT)
+
     async def raise_failure(self, envelope: MessageEnvelope, context: RunContext) -> None:
         mood = envelope.metadata
         if mood.get(KILLS):
             await self.bus.crash()
         if mood.get(REFUSES):
-            raise ModelRefused("the model refuses")
+            raise KeyError(BUG_TEXT) if stable_choice(envelope.id, 2) else ModelRefused("the model refuses")
         if context.run.retries < mood.get(FAILS, 0):
             raise ModelUnavailable("the model is unavailable")
 

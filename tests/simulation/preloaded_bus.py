@@ -8,7 +8,7 @@ from functools import cache
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.bus.sqlite_engine.connection import Clock
+from magent2.bus.sqlite_engine.clock import Clock
 from magent2.bus.sqlite_engine.schema import connect
 
 

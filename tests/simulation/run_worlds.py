@@ -28,6 +28,10 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "repeated": 3.0,
     "lost": 6.0,
     "reply was lost": 0.6,
+    # errors that no part raises on purpose
+    "an engine raised a bug": 0.4,
+    "a tool raised a bug": 0.012,
+    "a connector raised a bug": 0.04,
     # stops
     "stopped": 0.75,
     "stopped before a word": 0.3,
@@ -39,6 +43,8 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     # mail that kills
     "buried after crashes": 0.03,
     "postponed": 0.02,
+    # circuits of model providers
+    "deferred": 0.01,
     # deletion
     "deleted under way": 0.05,
     "sent too late": 0.1,
@@ -55,7 +61,7 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "a steer was shown": 0.35,
     "a steer was seen": 0.1,
     # blocks that send
-    "a block has sent": 0.05,
+    "a block has sent": 0.03,
     "a block has failed": 0.08,
     # outboxes
     "worlds with a directory": 0.12,
@@ -69,6 +75,9 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "outbox: retried": 0.04,
     "outbox: dropped": 0.02,
     "an operator came too late": 0.025,
+    # histories
+    "a snapshot was written": 1.5,
+    "a snapshot left runs out": 0.04,
     # approvals
     "paused": 0.06,
     "approved": 0.02,
@@ -76,6 +85,12 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "expired": 0.015,
     "decided already": 0.02,
     "decided elsewhere": 0.02,
+    # sweeps
+    "worlds with sweeps": 0.3,
+    "sweeps": 1.0,
+    "drafts swept": 1.0,
+    "mail swept": 0.3,
+    "a sweep was taken over": 0.05,
     # subagents
     "a subagent's result was shown": 0.018,
 }

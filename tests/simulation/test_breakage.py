@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magent2.bus.interface import Engine
+from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, Operation
-from magent2.bus.records import NewRecord, Owner, Record
+from magent2.bus.records import ClaimedLane, NewRecord, Owner, Record
+from magent2.bus.sqlite_engine import maintenance
+from magent2.bus.sqlite_engine.connection import SEQ_MASK, ReadConnection, TopicRow, WriteConnection, rid_of
 from magent2.connectors import delivery_attempt as attempt
-from magent2.connectors import outbox
+from magent2.connectors import outbox, relay
 from magent2.connectors.delivery_attempt import DeliveryAttempt, GiveUpDelivery, RetryDelivery, after_failed_delivery
-from magent2.connectors.interface import Connector, OutgoingMessage
+from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
 from magent2.connectors.outbox import state_record
+from magent2.errors import Magent2Error
 from magent2.mail.addressing import relay_job
+from magent2.mail.lane_loop import LaneLoop
+from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.journal import agents as journal_agents
@@ -31,7 +38,8 @@ from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import lane_mail, retry
 from magent2.worker.control_feed import ControlFeed
-from tests.simulation import clients, world
+from magent2.worker.retry import QuarantinePlace
+from tests.simulation import clients, fake_connectors, faulty_bus, world
 from tests.simulation.directory_fixture import SENDER
 from tests.simulation.run_worlds import SEED, run_worlds
 from tests.simulation.world import Breakage, simulate
@@ -47,6 +55,8 @@ from tests.support.engine_wrappers import (
 
 JUMPS = 40  # maximum number of clock jumps
 OFTEN = 1.0  # a share that makes the event happen every time
+BUGS_OFTEN = 0.05  # of operations on lanes; right code survives it
+CONNECTOR_BUGS_OFTEN = 0.5  # the relay of every process must meet one
 SEEDS = 100  # a broken guarantee must be found within this many worlds
 
 
@@ -119,6 +129,40 @@ def test_the_audit_finds_mail_that_is_retried_without_end(monkeypatch: pytest.Mo
     assert first_red(Breakage()) is not None
 
 
+def test_the_audit_finds_delays_that_are_measured_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReadConnection, "log_ms", lambda db: db.clock.wall_ms())
+    monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
+
+    assert first_red(Breakage()) is not None
+
+
+# --- suspected mail
+
+
+@pytest.fixture
+def all_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker, which suspects all mail, and runs that start subagents and wait for them."""
+    monkeypatch.setattr(retry, "SUSPECT_AFTER", -1)
+    monkeypatch.setattr(world, "WORKERS", 1)
+    monkeypatch.setattr(clients, "STARTS_SUBAGENT", OFTEN)
+
+
+@pytest.mark.usefixtures("all_suspected")
+def test_runs_wait_for_their_subagents_although_all_mail_is_suspected() -> None:
+    assert first_red(Breakage(), itertools.islice(in_minds(), SEEDS // 4)) is None
+
+
+@pytest.mark.usefixtures("all_suspected")
+def test_the_audit_finds_a_suspected_run_that_keeps_its_place_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def keep(place: QuarantinePlace) -> AsyncIterator[None]:
+        yield
+
+    monkeypatch.setattr(QuarantinePlace, "released", keep)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
 def test_a_failing_seed_is_named_with_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SEED, raising=False)
 
@@ -138,8 +182,10 @@ def test_a_failing_seed_fails_again_in_the_same_way() -> None:
 
 
 def test_the_audit_finds_a_relay_that_resends_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> RetryDelivery | GiveUpDelivery:
-        return after_failed_delivery(error, attempt, True, chance)
+    def try_again(
+        error: Exception, attempt: int, elapsed_s: float, takes_key: bool, policy: RetryPolicy, chance: float
+    ) -> RetryDelivery | GiveUpDelivery:
+        return after_failed_delivery(error, attempt, elapsed_s, True, policy, chance)
 
     async def begin_in_silence(attempt: DeliveryAttempt, message: OutgoingMessage) -> None:
         return None
@@ -189,6 +235,27 @@ def test_the_audit_finds_a_message_that_is_settled_before_it_is_sent(monkeypatch
     monkeypatch.setattr(DeliveryAttempt, "send", settle_first)
 
     assert first_red(Breakage(), in_towns()) is not None
+
+
+# --- retention
+
+
+def test_the_audit_finds_a_sweep_that_removes_drafts_that_are_still_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed_already(db: WriteConnection, topic: TopicRow, draft: str, closed_ms: int) -> int:
+        return rid_of(topic.tid, SEQ_MASK)
+
+    monkeypatch.setattr(maintenance, "_last_closing", closed_already)
+
+    assert first_red(Breakage()) is not None
+
+
+def test_the_audit_finds_a_sweep_that_removes_mail_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled_already(db: WriteConnection, topic: TopicRow, bound: int) -> int:
+        return bound
+
+    monkeypatch.setattr(maintenance, "_before_unsettled", settled_already)
+
+    assert first_red(Breakage()) is not None
 
 
 # --- held sends
@@ -261,3 +328,58 @@ def test_the_audit_finds_subagents_that_outlive_their_conversation(monkeypatch: 
     monkeypatch.setattr(clients, "STARTS_SUBAGENT", OFTEN)
 
     assert first_red(Breakage(), in_minds()) is not None
+
+
+# --- unexpected errors
+
+
+def raise_unexpected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faulty_bus, "BUGS", BUGS_OFTEN)
+
+
+def test_the_audit_finds_a_lane_loop_that_an_unexpected_error_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end_the_loop(loop: LaneLoop[Any], lane: object, work: object, error: Exception) -> bool:
+        raise error
+
+    raise_unexpected(monkeypatch)
+    monkeypatch.setattr(LaneLoop, "_fail_lane", end_the_loop)
+
+    assert first_red(Breakage()) is not None
+
+
+def test_the_audit_finds_a_relay_that_an_unexpected_error_of_a_connector_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(
+        attempt: DeliveryAttempt, connector: Connector, message: OutgoingMessage, files: Mapping[str, bytes]
+    ) -> DeliveryReceipt:
+        return await connector.send(message, files)
+
+    fail_lane = LaneLoop._fail_lane
+
+    async def end_the_relay(loop: LaneLoop[Any], lane: ClaimedLane, work: Any, error: Exception) -> bool:
+        if isinstance(work, DeliveryAttempt) and type(error) is ValueError:
+            raise error
+        return await fail_lane(loop, lane, work, error)
+
+    async def run_once(supervisor: Any) -> None:
+        await supervisor._relay.run()
+
+    monkeypatch.setattr(fake_connectors, "BUGS", CONNECTOR_BUGS_OFTEN)
+    monkeypatch.setattr(DeliveryAttempt, "_send", send)
+    monkeypatch.setattr(LaneLoop, "_fail_lane", end_the_relay)
+    monkeypatch.setattr(relay._RelaySupervisor, "run", run_once)
+
+    assert first_red(Breakage(), in_towns()) is not None
+
+
+def test_the_audit_finds_a_writer_that_dies_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = LaneWriter._fail
+
+    def die(writer: LaneWriter, error: Exception, batch: Any) -> None:
+        if not isinstance(error, Magent2Error):
+            raise error
+        fail(writer, error, batch)
+
+    raise_unexpected(monkeypatch)
+    monkeypatch.setattr(LaneWriter, "_fail", die)
+
+    assert first_red(Breakage()) is not None

@@ -7,11 +7,14 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.interface import Engine
+from magent2.bus.retention import RetentionPolicy, TopicRetention
 from magent2.connectors.relay import running_relay
+from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.address import relay_agent
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
@@ -26,6 +29,7 @@ from tests.simulation.outbox_operators import OutboxOperators
 from tests.simulation.plain_runner import MailFaults, PlainRunner
 from tests.simulation.preloaded_bus import PreloadedBus, database_image, leave_empty
 from tests.simulation.sdk_runner import AlterContext, SdkRunner
+from tests.simulation.small_histories import small_histories
 from tests.simulation.virtual_loop import LoopClock, VirtualLoop, run_on_virtual_loop
 from tests.simulation.world_audit import AuditInput, world_findings
 from tests.simulation.world_kind import PLAIN_AGENTS, SDK_AGENTS, WorldKind
@@ -38,10 +42,18 @@ RELAY_LEASE_S = 9.0
 FROZEN_MIN, FROZEN_MAX = 0.5, 3.0  # leases
 EVENT_MAX_S = 8.0  # after the start of the world: clock jumps, drained workers
 JUMPS_MAX, DRAINS_MAX = 4, 2
-JUMP_MAX_S, LEAP_S = 20.0, 2 * 86_400.0  # in both directions; only forward
+JUMP_MAX_S, LEAP_MAX_S = 20.0, 86_400.0  # in both directions
+LEAPS = 0.4  # share of the jumps that are up to a day
+RETRY = RetryPolicy(first_s=0.25, max_s=8.0, jitter=0.5, give_up_after_s=300.0)  # shorter than a world may take
+DELIVERY_RETRY = RetryPolicy(first_s=1.0, max_s=20.0, jitter=0.5, give_up_after_s=90.0)
+CIRCUIT_FAILURES = 2
 DRAIN_MAX_S = 1.0
 DEADLINE_S = 600.0  # virtual time; a world with pending mail after it has lost something
+WORLD_MAX_S = 3600.0  # virtual time; in a broken world, a person may wait for a run that never goes on
 DRAIN_S = 30.0
+SWEEP_CALLS = 20  # operations of a sweeper among the first of a worker
+SWEPT = 0.5  # share of worlds in which workers sweep
+RETENTION = RetentionPolicy(tokens_after_s=1.0, mail=TopicRetention(max_age_s=3.0), sweep_every_s=2.0)
 
 
 @dataclass(frozen=True)
@@ -96,18 +108,21 @@ class World:
         self._over = False
         self._faults_left = self.rng.randint(0, FAULTS_MAX)
         self._relays = itertools.count(1)
+        self._retention = (lambda: RETENTION) if self.rng.random() < SWEPT else None
 
     async def run(self) -> SimulationResult:
         self.recorder.counts["worlds with a model"] += len(self.agents) > len(PLAIN_AGENTS)
         self.recorder.counts["worlds with a directory"] += self.with_directory
+        self.recorder.counts["worlds with sweeps"] += self._retention is not None
         for _ in range(WORKERS):
             self._hire()
         self._plan_events()
         findings: list[str] = []
         try:
-            await asyncio.gather(self.clients.run(), *([self.operators.run()] if self.with_directory else []))
-            await self._quiet()
-            await self._resolve_open_items()
+            async with asyncio.timeout(WORLD_MAX_S):
+                await asyncio.gather(self.clients.run(), *([self.operators.run()] if self.with_directory else []))
+                await self._quiet()
+                await self._resolve_open_items()
         except Exception as error:  # noqa: BLE001  any error of a client is a finding
             findings.append(f"a client failed: {error!r}")
         await self._drain_all()
@@ -132,7 +147,17 @@ class World:
             else PlainRunner(faults)
             for agent in self.agents
         }
-        service = WorkerService(bus, runners, concurrency=2, lease_s=self._lease_s, worker=name)
+        service = WorkerService(
+            bus,
+            runners,
+            concurrency=2,
+            lease_s=self._lease_s,
+            worker=name,
+            retry=RETRY,
+            circuit_failures=CIRCUIT_FAILURES,
+            chance=self.rng.random,
+        )
+        service.retention = self._retention
         service.now_ms = self._clock.wall_ms
         service.approval_max_s = APPROVAL_MAX_S
         self._workers.append(WorkerProcess(service, bus, asyncio.create_task(self._serve(service, faults))))
@@ -143,7 +168,7 @@ class World:
             await service.run()
             return
         names, clock = (lambda: f"relay-{next(self._relays)}"), self._clock
-        make = relay_maker(faults, self.receivers, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000)
+        make = relay_maker(faults, self.receivers, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000, DELIVERY_RETRY)
         async with running_relay(faults.bus, make):
             await service.run()
 
@@ -156,7 +181,7 @@ class World:
         self._faults_left -= 1
         return ProcessFault(
             self.rng.choice(("crash", "freeze")),
-            at=self.rng.randint(1, FAULT_CALLS_MAX * (1 + self.with_directory)),
+            at=self.rng.randint(1, FAULT_CALLS_MAX * (1 + self.with_directory) + SWEEP_CALLS * bool(self._retention)),
             after=self.rng.random() < 0.5,
             frozen_s=self.rng.uniform(FROZEN_MIN, FROZEN_MAX) * self._lease_s,
         )
@@ -175,8 +200,9 @@ class World:
             self._loop.call_later(self.rng.uniform(0, EVENT_MAX_S), self._replace_worker)
 
     def _jump(self) -> None:
-        """Change the wall clock. Large jumps go only forward, because waiting out days would take too long."""
-        seconds = LEAP_S if self.rng.random() < 0.1 else self.rng.uniform(-JUMP_MAX_S, JUMP_MAX_S)
+        """Change the wall clock, by some seconds or by up to a day."""
+        longest_s = LEAP_MAX_S if self.rng.random() < LEAPS else JUMP_MAX_S
+        seconds = self.rng.uniform(-longest_s, longest_s)
         self._clock.jump_s(seconds)
         self.recorder.counts["clock set forward" if seconds > 0 else "clock set back"] += 1
 
@@ -247,6 +273,7 @@ def simulate(seed: int, breakage: Breakage | None = None) -> SimulationResult:
     clock, kind = LoopClock(loop), WorldKind.of(seed)
     bus = PreloadedBus(database_image(populate_directory if kind.with_directory else leave_empty), clock)
     try:
-        return run_on_virtual_loop(loop, World(seed, kind, loop, bus, clock, breakage or Breakage()).run())
+        with small_histories() if seed % 2 else nullcontext():
+            return run_on_virtual_loop(loop, World(seed, kind, loop, bus, clock, breakage or Breakage()).run())
     finally:
         bus.close()

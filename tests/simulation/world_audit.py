@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from magent2.bus.operations import Describe, Lanes, Topics
 from magent2.bus.records import Record
+from magent2.mail.addressing import inbox_id
 from magent2.models.address import (
     SUBAGENT_SEPARATOR,
     channel_topic,
@@ -16,6 +17,7 @@ from magent2.models.address import (
     control_topic,
     conversation_topics,
     dead_topic,
+    history_topic,
     outbox_topic,
     relay_agent,
     stream_topic,
@@ -30,6 +32,7 @@ from tests.simulation.fake_connectors import FakeReceivers
 from tests.simulation.lane_audit import LaneAudit, Stops
 from tests.simulation.outbox_audit import outbox_findings
 from tests.simulation.outbox_operators import OutboxOperators
+from tests.simulation.small_histories import history_findings
 from tests.simulation.subagent_audit import orphan_findings, subagent_findings
 from tests.support.audit import sequence_findings, whole_log
 
@@ -65,6 +68,8 @@ def world_findings(scene: AuditInput) -> list[str]:
         findings += [*_deleted_findings(name, logs, scene.agents), *orphan_findings(name, logs)]
     findings += _receipt_findings([stop for stop in clients.stops if stop.conversation in scene.kept], logs)
     findings += _lane_findings(scene, logs)
+    for name in scene.kept:
+        findings += history_findings(recorder.inner, name, logs[history_topic(name)])
     if scene.with_directory:
         findings += outbox_findings(logs, scene.receivers, scene.operators.queued)
     if SUBAGENT in scene.agents:
@@ -75,8 +80,25 @@ def world_findings(scene: AuditInput) -> list[str]:
 # --- logs
 
 
+def _whole_log(scene: AuditInput, topic: str) -> list[Record]:
+    """Read a topic, and put back what sweeps have removed from it. The recorder has checked that it could go."""
+    records = whole_log(scene.recorder.inner, topic)
+    copies = scene.recorder.removable.get(topic)
+    if not copies or topic in _of_connectors() or scene.recorder.inner.call(Describe((topic,)))[0].deleted:
+        return records
+    present = {record.seq for record in records}
+    removed = [_erased(copy, scene) for seq, copy in copies.items() if seq not in present]
+    return sorted([*records, *removed], key=lambda record: record.seq)
+
+
+def _erased(copy: Record, scene: AuditInput) -> Record:
+    """Return the copy as it was when a sweep removed it: without its content if its conversation was deleted."""
+    deleted = copy.draft is None and copy.payload.get("conversation_id") in scene.recorder.deleted
+    return replace(copy, payload={}, erased=True) if deleted else copy
+
+
 def _number_findings(scene: AuditInput, logs: Logs) -> list[str]:
-    """Only outboxes and the mail of their relays are ever trimmed."""
+    """Only the removed records of outboxes and of the mail of their relays are not put back."""
     tidied = tuple(topic for topic in _of_connectors() if topic in logs)
     floors = {info.topic: info.floor for info in scene.recorder.inner.call(Describe(tidied))} if tidied else {}
     return [
@@ -93,7 +115,7 @@ def _of_connectors() -> list[str]:
 def _read(scene: AuditInput) -> dict[str, list[Record]]:
     bus = scene.recorder.inner
     inboxes = [of(agent) for agent in scene.agents for of in (chat_topic, control_topic, dead_topic)]
-    logs = {topic: whole_log(bus, topic) for topic in inboxes}
+    logs = {topic: _whole_log(scene, topic) for topic in inboxes}
     named = (record.payload.get("conversation_id") for topic in inboxes for record in logs[topic])
     conversations = dict.fromkeys([*CONVERSATIONS, *(str(name) for name in named if name)])
     topics = [topic for name in conversations for topic in conversation_topics(name)]
@@ -102,7 +124,7 @@ def _read(scene: AuditInput) -> dict[str, list[Record]]:
     if SUBAGENT in scene.agents:
         prefixes = [stream_topic(f"{name}{SUBAGENT_SEPARATOR}") for name in scene.recorder.deleted]
         topics += [info.topic for prefix in prefixes for info in bus.call(Topics(prefix)).topics]
-    return logs | {topic: whole_log(bus, topic) for topic in topics}
+    return logs | {topic: _whole_log(scene, topic) for topic in topics}
 
 
 def _posted(logs: Logs) -> Posted:
@@ -152,8 +174,9 @@ def _receipt_findings(stops: Sequence[AcknowledgedMessage], logs: Logs) -> Itera
 def _accepted_findings(sent: Sequence[AcknowledgedMessage], logs: Logs, agents: Sequence[str]) -> Iterator[str]:
     arrived = Counter(record.id for agent in agents for record in logs[chat_topic(agent)])
     for message in sent:
-        if arrived[message.id] != 1:
-            yield f"{message.id} was acknowledged and is in the inboxes {arrived[message.id]} times"
+        times = arrived[inbox_id(message.conversation, message.id)]
+        if times != 1:
+            yield f"{message.id} was acknowledged and is in the inboxes {times} times"
 
 
 def _letter_findings(logs: Logs, agents: Sequence[str]) -> Iterator[str]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from magent2.token import TokenFile
 from tests.support.forked_processes import PYCACHE, start_module
+from tests.support.http_client.service import answers_at, quiet_port
 from tests.support.processes import Child, ProcessGroup
+from tests.support.waiting import eventually
 
-END_DEADLINE_S = 30.0
+ADDRESS = re.compile(r"^gateway  (http://\S+)/$", re.MULTILINE)
+END_DEADLINE_S = 60.0  # a cold start imports the SDK, which takes long on a busy machine
 SERVER = "tests.integration.children.server"
 OURS = ("MAGENT2_", "AGENT_", "OTEL_", "OPENAI_", "REDIS_URL", "COVERAGE_", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")
 
@@ -56,17 +62,50 @@ class CommandLine:
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         return self._start(arguments, variables)
 
+    def start_module(self, module: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start `python -m MODULE`."""
+        return self._start(arguments, variables, module=module)
+
     def start_cold(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start the program without the preloaded imports of the fork server."""
         return self._start(arguments, variables, cold=True)
+
+    def start_in_session(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start the program in a session and a process group of its own, as a terminal or an init system does."""
+        return self._start(arguments, variables, own_session=True)
+
+    def greeting(self, process: subprocess.Popen[str]) -> tuple[str, str, str]:
+        """What a gateway prints at its start, its URL, and its token, which is not printed."""
+        assert process.stdout is not None
+        said = ""
+        while "/send" not in said:
+            line = process.stdout.readline()
+            assert line, f"it ended: {said} {process.communicate()[1]}"
+            said += line
+        found = ADDRESS.search(said)
+        assert found is not None, said
+        return said, found[1], self.token
+
+    @property
+    def token(self) -> str:
+        """The token in the data folder."""
+        token = TokenFile.within(Path(self.variables["MAGENT2_DATA_DIR"])).read()
+        assert token is not None
+        return token
 
     def run(self, *arguments: str, stdin: str = "", **variables: str) -> Done:
         return ended(self._start(arguments, variables), stdin)
 
     def _start(
-        self, arguments: Sequence[str], variables: Mapping[str, str], cold: bool = False
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        cold: bool = False,
+        own_session: bool = False,
+        module: str = "magent2.cli",
     ) -> subprocess.Popen[str]:
-        process = start_module("magent2.cli", arguments, {**self.variables, **variables}, text=True, cold=cold)
+        given = {**self.variables, **variables}
+        process = start_module(module, arguments, given, text=True, cold=cold, own_session=own_session)
         self._started.append(process)
         return process
 
@@ -91,6 +130,21 @@ def _reap(process: subprocess.Popen[str]) -> None:
 def ended(process: subprocess.Popen[str], stdin: str | None = None) -> Done:
     out, err = process.communicate(stdin, timeout=END_DEADLINE_S)
     return Done(process.returncode, out, err)
+
+
+@contextmanager
+def served_team(folder: Path, **variables: str) -> Iterator[CommandLine]:
+    """Run `magent2 serve` with the default team and the demo model; yield a command line that talks to it."""
+    port = str(quiet_port())
+    with CommandLine(folder, MAGENT2_URL=f"http://127.0.0.1:{port}", **variables) as commands:
+        process = commands.start("serve", "--port", port, "--model", "demo")
+
+        def answers() -> bool:
+            assert process.poll() is None, f"it ended: {process.communicate()}"
+            return answers_at(int(port))
+
+        eventually(answers, END_DEADLINE_S)
+        yield commands
 
 
 class RunningServer:

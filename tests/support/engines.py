@@ -6,16 +6,20 @@ import sqlite3
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Operation
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
+from magent2.bus.sqlite_engine.clock import SystemClock, boot_id
+from magent2.bus.sqlite_engine.connection import ReadConnection, WriteConnection
+from magent2.bus.sqlite_engine.dispatch import READS, WRITES, run_group
+from magent2.settings import PAYLOAD_MAX_BYTES
 from tests.support.redis_server import RedisServer
 
 NewEngine: TypeAlias = Callable[[], Engine]
@@ -28,6 +32,26 @@ def spoil_next_record(engine: Engine, topic: str, connection: sqlite3.Connection
     engine.call(Append(records=(NewRecord(topic, {"conversation_id": "c1"}, "spoiled"),)))
     with connection:
         connection.execute("UPDATE records SET payload = ? WHERE id = 'spoiled'", (b"not JSON",))
+
+
+def count_instructions(connection: sqlite3.Connection, operation: Operation[Any]) -> int:
+    """Run an operation on a SQLite log, and count the instructions that SQLite executes for it. A write is undone."""
+    count = 0
+
+    def executed() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    connection.execute("BEGIN IMMEDIATE" if type(operation) in WRITES else "BEGIN")
+    connection.set_progress_handler(executed, 1)
+    if type(operation) in WRITES:
+        run_group(WriteConnection(connection, SystemClock(), boot_id(), PAYLOAD_MAX_BYTES), [operation])
+    else:
+        READS[type(operation)](ReadConnection(connection, SystemClock(), ""), operation)
+    connection.set_progress_handler(None, 0)
+    connection.execute("ROLLBACK")
+    return count
 
 
 def new_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:

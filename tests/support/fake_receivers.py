@@ -16,19 +16,24 @@ from magent2.directory.connectors import Capabilities
 
 @dataclass
 class FakeConnector:
-    """A connector that records messages. For each message it first raises the next of `failures`, if any."""
+    """A connector that records messages. For each message it first raises the next of `failures`, if any.
+
+    `only` has the failures of single messages, by their text.
+    """
 
     takes_key: bool = False
     failures: list[Exception | None] = field(default_factory=list)
     arrived: list[OutgoingMessage] = field(default_factory=list)
     gate: asyncio.Event | None = None
+    only: dict[str, list[BaseException]] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(text=True, files=True, reply_to=True, takes_key=self.takes_key)
 
     async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
-        failure = self.failures.pop(0) if self.failures else None
+        failures = self.only.get(message.text) or self.failures
+        failure = failures.pop(0) if failures else None
         if failure is not None:
             raise failure
         self.arrived.append(message)

@@ -72,6 +72,8 @@ def become(job: dict[str, Any]) -> None:
     """Set up the files, directory, environment and arguments of the job."""
     while os.getppid() != job["parent"]:  # the process in between has not exited yet
         time.sleep(LOOK_AGAIN_S)
+    if job["session"]:
+        os.setsid()
     for number, file in enumerate(job["files"]):
         os.dup2(file, number)
         os.close(file)

@@ -36,11 +36,23 @@ def start_module(
     stderr: File = subprocess.PIPE,
     text: bool = False,
     cold: bool = False,
+    own_session: bool = False,
 ) -> subprocess.Popen[Any]:
-    """Run `python -m MODULE ARGUMENTS…` with exactly this environment; with `cold`, always as a new program."""
+    """Run `python -m MODULE ARGUMENTS…` with exactly this environment.
+
+    With `cold`, always as a new program. With `own_session`, its id is also that of its process group.
+    """
     made = subprocess.Popen if cold or sys.platform != "linux" else ForkedProcess
-    command = [sys.executable, "-m", module, *arguments]
-    return made(command, cwd=ROOT, env=dict(variables), stdin=stdin, stdout=stdout, stderr=stderr, text=text)
+    return made(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=dict(variables),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        text=text,
+        start_new_session=own_session,
+    )
 
 
 class ForkedProcess(subprocess.Popen[AnyStr]):
@@ -49,12 +61,13 @@ class ForkedProcess(subprocess.Popen[AnyStr]):
     def _execute_child(self, args: Sequence[str], *given: Any) -> None:
         """Replace the private method of Popen that forks and executes.
 
-        Used arguments: the command, then at 4 and 5 the directory and environment, at 9 to 14 the ends of three pipes.
+        Used arguments: the command, then at 4 and 5 the directory and environment, at 9 to 14 the ends of three pipes,
+        at 20 whether it gets a session of its own.
         """
         folder, variables = given[4:6]
         pipes = given[9:15]
         files = [file if file >= 0 else number for number, file in enumerate((pipes[0], pipes[3], pipes[5]))]
-        self.pid = fork_server().fork(args[2], args[3:], variables, folder, files)
+        self.pid = fork_server().fork(args[2], args[3:], variables, folder, files, own_session=given[20])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -78,10 +91,17 @@ class ForkServer:
             )
 
     def fork(
-        self, module: str, arguments: Sequence[str], variables: Mapping[str, str], folder: object, files: list[int]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        folder: object,
+        files: list[int],
+        *,
+        own_session: bool,
     ) -> int:
         """Fork a new child of this process; return its process id."""
-        job = {"module": module, "arguments": list(arguments), "variables": dict(variables)}
+        job = {"module": module, "arguments": list(arguments), "variables": dict(variables), "session": own_session}
         request = json.dumps({**job, "folder": str(folder), "parent": os.getpid()}).encode()
         assert len(request) <= REQUEST_MAX_BYTES, "the request is larger than the fork server reads"
         with self._request_lock:

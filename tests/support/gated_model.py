@@ -1,7 +1,8 @@
 """The demo model with a gate, for tests of the page: it waits at the gate, or fails, when the message says so.
 
 `held: TEXT` streams the first half of the text, waits until the gate is open, and streams the rest. `gated: TEXT` waits
-at the gate first and then does what TEXT says. `fail: TEXT` raises ModelRefused.
+at the gate first and then does what TEXT says. `fail: TEXT` raises ModelRefused. `down: TEXT` raises ModelUnavailable,
+which is retried, while the gate is closed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from agents.items import TResponseStreamEvent
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.directory.users import accept_friendship, create_user, remove_friendship, request_friendship
-from magent2.errors import ModelRefused
+from magent2.errors import ModelRefused, ModelUnavailable
 from magent2.models.principal import ADMIN
 from magent2.roster.agents_file import default_roster
-from magent2.roster.spec import Roster
+from magent2.roster.spec import McpServer, Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import DemoModel
 from magent2.runner.team.runner import TeamRunner
@@ -34,7 +35,7 @@ SUBAGENTS = ("support",)
 FRIENDS = ("bob", "cat")  # of the local user
 LOCAL = ADMIN.name.partition(":")[2]
 SENDER_LABEL = re.compile(r"^\[agent:[^\]]*\]: ")
-HELD, GATED, FAIL = "held:", "gated:", "fail:"
+HELD, GATED, FAIL, DOWN = "held:", "gated:", "fail:", "down:"
 
 
 class GatedModel(DemoModel):
@@ -47,6 +48,8 @@ class GatedModel(DemoModel):
         text = _last_text(input)
         if text.startswith(FAIL):
             raise ModelRefused("told to fail")
+        if text.startswith(DOWN) and not self.gate.is_set():
+            raise ModelUnavailable("the provider does not answer")
         if text.startswith(GATED):
             await self.gate.wait()
             input = _without_prefix(GATED, input)  # noqa: A001
@@ -88,15 +91,19 @@ def _with_text(item: Any, change: Callable[[str], str]) -> Any:
     return {**item, "content": change(content)} if isinstance(content, str) else item
 
 
-def page_roster() -> Roster:
-    """The default team; its root agent also runs Python, sends files and starts the subagent `support`."""
+def page_roster(mcp: tuple[str, ...] = ()) -> Roster:
+    """The default team; its root agent also runs Python, sends files and starts the subagent `support`.
+
+    `mcp` names MCP servers of the root agent. They do not exist, so a roster with them is for display only.
+    """
     roster = default_roster()
     scenario = roster.scenarios[roster.default]
     root = scenario.agents[scenario.root]
     added = tuple(tool for tool in EXTRA_TOOLS if tool not in root.tools)
-    new_root = replace(root, tools=(*root.tools, *added), subagents=SUBAGENTS)
+    new_root = replace(root, tools=(*root.tools, *added), subagents=SUBAGENTS, mcp=mcp)
     new_scenario = replace(scenario, agents={**scenario.agents, new_root.name: new_root})
-    return replace(roster, scenarios={**roster.scenarios, scenario.id: new_scenario})
+    servers = {name: McpServer(name=name, command=(name,)) for name in mcp}
+    return replace(roster, scenarios={**roster.scenarios, scenario.id: new_scenario}, mcp={**roster.mcp, **servers})
 
 
 def befriend(bus: Engine) -> None:

@@ -26,10 +26,10 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call of the model."""
+    """A tool call of the model. Arguments that are text are sent as they are."""
 
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
     id: str = "call-1"
 
 
@@ -40,6 +40,7 @@ class Reply:
     `items`        whole output items, before the text and the calls: what a provider's own tools leave.
     `status`       another status than 200 answers with an error document and no stream.
     `ask_again`    whether that answer tells the client to try once more by itself.
+    `retry_after`  the header of that name in that answer.
     `break_after`  cut the connection after so many tokens.
     `end_after`    end the stream after so many tokens as if all were well, but without `response.completed`.
     `fail_after`   after so many tokens report `response.failed`.
@@ -52,6 +53,7 @@ class Reply:
     items: Sequence[Json] = ()
     status: int = 200
     ask_again: bool = False
+    retry_after: str | None = None
     break_after: int | None = None
     end_after: int | None = None
     fail_after: int | None = None
@@ -126,15 +128,17 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.path.endswith("/responses"):
             self._send_error(404, f"no such path: {self.path}")
         elif reply.status != 200:
-            self._send_error(reply.status, reply.text or "scripted failure", reply.ask_again)
+            self._send_error(reply.status, reply.text or "scripted failure", reply.ask_again, reply.retry_after)
         else:
             self._stream(reply)
 
-    def _send_error(self, status: int, message: str, ask_again: bool = False) -> None:
+    def _send_error(self, status: int, message: str, ask_again: bool = False, retry_after: str | None = None) -> None:
         body = json.dumps({"error": {"message": message, "type": "scripted", "code": None, "param": None}}).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("x-should-retry", "true" if ask_again else "false")
+        if retry_after is not None:
+            self.send_header("Retry-After", retry_after)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -210,7 +214,7 @@ def _message(text: str) -> Json:
 
 
 def _function_call(call: Call) -> Json:
-    arguments = json.dumps(dict(call.arguments))
+    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
     return {
         "id": f"fc-{call.id}",
         "type": "function_call",

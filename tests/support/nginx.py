@@ -67,7 +67,7 @@ class Nginx:
         for shipped, here in (
             ("127.0.0.1:8700", f"127.0.0.1:{gateway_port}"),
             ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
-            ("listen 443 ssl;", f"listen 127.0.0.1:{self.port} ssl;"),
+            ("listen 443 ssl http2;", f"listen 127.0.0.1:{self.port} ssl http2;"),
             ("/etc/nginx/magent2.pem", str(self.folder / "cert.pem")),
             ("/etc/nginx/magent2.key", str(self.folder / "key.pem")),
         ):

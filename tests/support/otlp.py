@@ -39,7 +39,10 @@ class ReceivedSpan:
 
 
 class OtlpReceiver:
-    """Records spans; with `stall` it accepts connections and does not answer."""
+    """Records spans; with `stall` it accepts connections and does not answer before it closes.
+
+    It then answers what waits. An exporter that got no answer would go on trying in its thread, after the test.
+    """
 
     def __init__(self, *, stall: bool = False) -> None:
         self.spans: list[ReceivedSpan] = []
@@ -59,17 +62,16 @@ class OtlpReceiver:
         """Environment variables of a process that exports its spans to this receiver without delay."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
-    def take(self, body: bytes) -> bool:
-        """Record the spans of a request; return whether to answer."""
+    def take(self, body: bytes) -> None:
+        """Record the spans of a request, or with `stall` wait until the receiver closes."""
         self.asked.set()
         if self._stall:
             self._over.wait(STALL_MAX_S)
-            return False
+            return
         request = ExportTraceServiceRequest.FromString(body)
         for group in request.resource_spans:
             about = _facts(group.resource.attributes)
             self.spans += [_seen(span, about) for scope in group.scope_spans for span in scope.spans]
-        return True
 
     def one(self, name: str, which: Callable[[ReceivedSpan], bool] = lambda span: True) -> ReceivedSpan:
         """The only span of this name, once it has come."""
@@ -91,6 +93,7 @@ class OtlpReceiver:
 
 class _Server(ThreadingHTTPServer):
     receiver: OtlpReceiver
+    daemon_threads = False  # `server_close` waits for the requests that are being answered
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -103,9 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != PATH or self.headers["content-type"] != "application/x-protobuf":
             self.send_error(404)
             return
-        if not self.server.receiver.take(body):
-            self.close_connection = True
-            return
+        self.server.receiver.take(body)
         answer = ExportTraceServiceResponse().SerializeToString()
         self.send_response(200)
         self.send_header("content-type", "application/x-protobuf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -37,9 +38,13 @@ OPEN, ALL = Row("open"), Row("all")
 
 TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/"): OPEN,
+    ("HEAD", "/"): OPEN,
     ("GET", "/page/{name}"): Row("open", path="/page/page.js"),
+    ("HEAD", "/page/{name}"): Row("open", path="/page/page.js"),
     ("GET", "/health"): OPEN,
+    ("HEAD", "/health"): OPEN,
     ("GET", "/ready"): OPEN,
+    ("HEAD", "/ready"): OPEN,
     ("GET", "/openapi.json"): OPEN,
     ("HEAD", "/openapi.json"): OPEN,
     ("GET", "/metrics"): Row("admin"),
@@ -47,13 +52,15 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/send"): own(
         body={"conversation_id": CONVERSATION, "recipient": "agent:Ada", "content": "more", "id": "m2"}
     ),
-    ("GET", "/stream/{conversation_id:path}"): own(),
+    ("GET", "/stream/{conversation_id}"): own(),
     ("GET", "/api/me"): ALL,
     ("GET", "/api/agents"): ALL,
     ("GET", "/api/scenarios"): ALL,
     ("GET", "/api/tools/list"): ALL,
     ("GET", "/api/tools/config/status"): ALL,
     ("GET", "/api/sdk/sessions"): ALL,
+    ("GET", "/api/sdk/sessions/counts"): ALL,
+    ("GET", "/api/approvals"): ALL,
     # A stream of many sessions reports a foreign session as unknown; the other sessions continue.
     ("GET", "/api/stream"): own(foreign=200, params={"session": CONVERSATION}),
     ("POST", "/api/sdk/session/create"): own(foreign=409, body={"session_id": CONVERSATION, "overlay": "be brief"}),
@@ -63,24 +70,24 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/orchestrate"): own(body={"session_id": CONVERSATION, "last_user_text": "hello"}),
     ("POST", "/api/sdk/session/set_active_agent"): own(body={"session_id": CONVERSATION, "agent_name": "sales"}),
     ("POST", "/api/tools/execute"): own(403, body={"session_id": CONVERSATION, "tool": "WebSearchTool", "args": {}}),
-    ("GET", "/api/sdk/session/{session_id:path}"): own(),
-    ("PATCH", "/api/sdk/session/{session_id:path}"): own(body={"title": "mine"}),
-    ("DELETE", "/api/sdk/session/{session_id:path}"): own(204),
-    ("GET", "/api/sdk/session/{session_id:path}/events"): own(),
-    ("GET", "/api/sdk/session/{session_id:path}/stream"): own(),
-    ("GET", "/api/sdk/session/{session_id:path}/transcript"): own(),
-    ("GET", "/api/sdk/session/{session_id:path}/usage"): own(),
-    ("POST", "/api/sdk/session/{session_id:path}/stop"): own(202, body={"mode": "now"}),
-    ("POST", "/api/sdk/session/{session_id:path}/steer"): own(202, body={"text": "hurry"}),
-    ("GET", "/api/sdk/session/{session_id:path}/receipts/{receipt_id}"): own(
+    ("GET", "/api/sdk/session/{session_id}"): own(),
+    ("PATCH", "/api/sdk/session/{session_id}"): own(body={"title": "mine"}),
+    ("DELETE", "/api/sdk/session/{session_id}"): own(204),
+    ("GET", "/api/sdk/session/{session_id}/events"): own(),
+    ("GET", "/api/sdk/session/{session_id}/stream"): own(),
+    ("GET", "/api/sdk/session/{session_id}/transcript"): own(),
+    ("GET", "/api/sdk/session/{session_id}/usage"): own(),
+    ("POST", "/api/sdk/session/{session_id}/stop"): own(202, body={"mode": "now"}),
+    ("POST", "/api/sdk/session/{session_id}/steer"): own(202, body={"text": "hurry"}),
+    ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}"): own(
         404, path="/api/sdk/session/{conversation}/receipts/m1"
     ),
-    ("GET", "/api/sdk/session/{session_id:path}/approvals"): own(),
-    ("POST", "/api/sdk/session/{session_id:path}/approvals/{call_id}"): own(
+    ("GET", "/api/sdk/session/{session_id}/approvals"): own(),
+    ("POST", "/api/sdk/session/{session_id}/approvals/{call_id}"): own(
         404, path="/api/sdk/session/{conversation}/approvals/never", body={"decision": "approve"}
     ),
-    ("POST", "/api/sdk/session/{session_id:path}/retry"): own(404, body={"message_id": "never-sent"}),
-    ("GET", "/api/sdk/session/{session_id:path}/files/{sha256}"): own(
+    ("POST", "/api/sdk/session/{session_id}/retry"): own(404, body={"message_id": "never-sent"}),
+    ("GET", "/api/sdk/session/{session_id}/files/{sha256}"): own(
         404, path=f"/api/sdk/session/{CONVERSATION}/files/{'0' * 64}"
     ),
     ("GET", "/api/users"): Row("admin"),
@@ -102,8 +109,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/outbox/{connector}/{item}/retry"): Row("admin", 404, path="/api/outbox/out/m-1/retry"),
     ("DELETE", "/api/outbox/{connector}/{item}"): Row("admin", 404, path="/api/outbox/out/m-1"),
     ("GET", "/api/dead"): Row("admin"),
-    ("POST", "/api/dead/{agent:path}/{seq}/retry"): Row("admin", 404, path="/api/dead/Ada/1/retry"),
-    ("DELETE", "/api/dead/{agent:path}/{seq}"): Row("admin", 404, path="/api/dead/Ada/1"),
+    ("POST", "/api/dead"): Row("admin", body={"action": "retry", "all": True, "dry_run": True}),
+    ("POST", "/api/dead/{agent}/{seq}/retry"): Row("admin", 404, path="/api/dead/Ada/1/retry"),
+    ("DELETE", "/api/dead/{agent}/{seq}"): Row("admin", 404, path="/api/dead/Ada/1"),
 }
 
 
@@ -118,8 +126,10 @@ MOVED_TABLE: dict[str, Row] = {
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
-    """Methods and paths, those of routers within routers included."""
-    return {(method, route.path) for route in _flat(app.routes) for method in route.methods or ()}
+    """Methods and paths as in the OpenAPI document, those of routers within routers included."""
+    return {
+        (method, re.sub(r":\w+}", "}", route.path)) for route in _flat(app.routes) for method in route.methods or ()
+    }
 
 
 def redirects_of(app: FastAPI) -> set[str]:
@@ -148,9 +158,7 @@ class Request:
         """The route's request about a conversation."""
         method, route = key
         row = TABLE[key]
-        path = row.path or route.replace("{conversation_id:path}", CONVERSATION).replace(
-            "{session_id:path}", CONVERSATION
-        )
+        path = row.path or re.sub(r"\{(conversation|session)_id\}", CONVERSATION, route)
         return cls(method, *(_filled(item, conversation) for item in (path, row.params, row.body)))
 
 

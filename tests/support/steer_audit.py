@@ -61,7 +61,7 @@ def _inputs(history: Sequence[Record]) -> list[str]:
 
 def order_findings(history: Sequence[Record], inbox: Sequence[Record], steers: Collection[str]) -> list[str]:
     """Steers are seen in the order in which they arrived."""
-    came = {record.id: record.seq for record in inbox}
+    came = {record.payload.get("id"): record.seq for record in inbox}
     order: list[str] = []
     for payload in (record.payload for record in history):
         if payload["kind"] == "start":

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from magent2 import errors
-from magent2.errors import InvalidInput, Magent2Error, MalformedRecord
+from magent2.errors import InvalidInput, Magent2Error, MalformedRecord, NameTaken
 
 CLASSES = {
     name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Magent2Error)
@@ -31,8 +31,8 @@ def test_the_tree_on_top_of_the_module_is_the_tree_of_the_classes() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_refusal_of_input_is_a_value_error_and_nothing_else_is(name: str) -> None:
-    assert issubclass(CLASSES[name], ValueError) == issubclass(CLASSES[name], InvalidInput)
+def test_a_refusal_of_input_is_a_value_error_and_so_is_a_taken_name_and_nothing_else(name: str) -> None:
+    assert issubclass(CLASSES[name], ValueError) == issubclass(CLASSES[name], InvalidInput | NameTaken)
 
 
 def test_a_malformed_record_says_how_to_get_rid_of_it() -> None:

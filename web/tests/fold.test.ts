@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import type { SessionEvent } from "../src/api/types";
 import { rowsOf } from "../src/chat/rows";
 import { fold } from "../src/fold/fold";
 import { activeRun, type AnswerItem, EMPTY_SESSION, isAwaitingApproval, lastAnswer, type LogItem, type SessionState, type ToolItem, type UserItem, workState } from "../src/fold/state";
@@ -55,7 +56,7 @@ describe("recorded logs", () => {
     const stopped = fold(EMPTY_SESSION, events.slice(0, end));
     const retried = fold(stopped, events.slice(end));
     const retryable = (session: SessionState): boolean[] =>
-      rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "notice" ? [row.state.retryable] : []));
+      rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && (row.item.kind === "notice" || row.item.kind === "failure") ? [row.state.retryable] : []));
 
     expect(only(stopped, "answer")[0]).toMatchObject({ streaming: false, text: "held: one two " });
     expect(retryable(stopped)).toEqual([true]);
@@ -63,12 +64,11 @@ describe("recorded logs", () => {
     expect(only(retried, "answer").at(-1)?.text).toBe("held: one two three four five six");
   });
 
-  test("a failed run shows one notice, with its reason and a retry", () => {
-    const notices = only(fold(EMPTY_SESSION, recordedEvents("failed")), "notice");
+  test("a failed run shows one item, with its reason and a retry", () => {
+    const session = fold(EMPTY_SESSION, recordedEvents("failed"));
 
-    expect(notices).toHaveLength(1);
-    expect(notices[0]).toMatchObject({ tone: "error", detail: "ModelRefused: told to fail" });
-    expect(notices[0]?.retryOf).toMatch(/^msg-/);
+    expect(only(session, "notice")).toEqual([]);
+    expect(only(session, "failure")).toMatchObject([{ status: "failed", attempts: 1, cause: "ModelRefused: told to fail", retryOf: expect.stringMatching(/^msg-/) }]);
   });
 
   test.each(LOGS)("%s folds to the same state in one batch, event by event, and with repeated events", (name) => {
@@ -87,6 +87,58 @@ describe("recorded logs", () => {
     expect(only(session, "answer").filter((item) => item.streaming)).toEqual([]);
     expect(only(session, "tool").filter((item) => item.status === "running")).toEqual([]);
     expect(session.runs.filter((run) => run.status === "running")).toEqual([]);
+  });
+});
+
+describe("failed attempts", () => {
+  const run = (seq: number, status: string, attempt: number, fields: Partial<SessionEvent> = {}) =>
+    event(seq, "run", { ...fields, data: { run_id: "run-1", envelope_id: "m1", status, attempt, ...fields.data } });
+  const failed = (seq: number, attempt: number) =>
+    event(seq, "error", { text: "ModelUnavailable: no answer", reason: "run_failed", data: { run_id: "run-1", attempt, retry_in_s: 4 } });
+  const attempts = (count: number) => Array.from({ length: count }, (_, n) => [failed(2 * n + 2, n + 1), run(2 * n + 3, "restarted", n + 2)]).flat();
+  const started = [run(1, "started", 1)];
+
+  test("are one item, which counts them and says when the next attempt starts", () => {
+    const session = fold(EMPTY_SESSION, [...started, ...attempts(14), failed(40, 15)]);
+
+    expect(session.items).toMatchObject([{ kind: "failure", attempts: 15, status: "retrying", retryAt: event(40, "error").timestamp_ms + 4_000, cause: "ModelUnavailable: no answer" }]);
+    expect(rowsOf(session, [], new Map()).map((row) => row.kind)).toEqual(["item"]);
+  });
+
+  test("are not a takeover: a retry that runs is no notice", () => {
+    const session = fold(EMPTY_SESSION, [...started, ...attempts(1)]);
+
+    expect(session.items).toMatchObject([{ kind: "failure", attempts: 1, status: "retrying", retryAt: null }]);
+  });
+
+  test.each([["finished", "recovered"], ["stopped", "stopped"], ["failed", "failed"]])("a run that is %s ends them", (status, shown) => {
+    const session = fold(EMPTY_SESSION, [...started, ...attempts(2), run(10, status, 3, { reason: "gave up" })]);
+
+    expect(only(session, "failure")).toMatchObject([{ status: shown, retryAt: null }]);
+  });
+
+  test("a run that another worker continues has a notice, and no failure", () => {
+    const session = fold(EMPTY_SESSION, [...started, run(2, "restarted", 2)]);
+
+    expect(session.items).toMatchObject([{ kind: "notice", text: "The worker stopped. Another worker continued after the last saved step." }]);
+  });
+
+  test("a failed run whose message an administrator retries is not taken over", () => {
+    const again = [run(2, "failed", 1, { reason: "x" }), run(3, "restarted", 1), run(4, "failed", 1, { reason: "x" })];
+
+    const session = fold(EMPTY_SESSION, [...started, ...again]);
+
+    expect(session.items).toMatchObject([{ kind: "failure", status: "failed", attempts: 2 }, { kind: "notice", text: "Retried." }]);
+  });
+
+  test("a run that is restarted for another reason says that reason", () => {
+    const shortened = run(2, "restarted", 1, { reason: "history shortened", data: { history_left_out: 3 } });
+    const retried = [run(3, "failed", 1, { reason: "x" }), run(4, "restarted", 1, { reason: "retried by user:ann" })];
+
+    const session = fold(EMPTY_SESSION, [...started, shortened, ...retried]);
+
+    expect(only(session, "notice").map((item) => item.text)).toEqual(["The conversation is too long for the model. The oldest 3 runs were left out.", "Retried by ann."]);
+    expect(only(session, "failure")).toMatchObject([{ status: "retrying", attempts: 1, retryOf: null }]);
   });
 });
 
@@ -118,7 +170,7 @@ describe("tokens", () => {
 describe("steering", () => {
   const users = (session: SessionState): UserItem[] => only(session, "user");
   const waiting = (session: SessionState): boolean[] =>
-    rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "user" ? [row.state.waiting] : []));
+    rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "user" ? [row.state.receipt === "waiting"] : []));
 
   test("a message sent during a run is marked as waiting until its receipt arrives", () => {
     const events = recordedEvents("steered");
@@ -130,6 +182,14 @@ describe("steering", () => {
     expect(waiting(after)).toEqual([false, false]);
     expect(users(after)[1]).toMatchObject({ text: "in Celsius", steer: true, clientId: "k2", runId: null });
     expect(users(after)[1]?.seenAt).not.toBeNull();
+  });
+
+  test("a steer that no run has read says so", () => {
+    const steer = event(1, "message", { message_id: "m1", role: "user", text: "shorter", data: { steer: true } });
+
+    const rows = rowsOf(fold(EMPTY_SESSION, [steer]), [], new Map());
+
+    expect(rows).toMatchObject([{ state: { receipt: "unconfirmed" } }]);
   });
 
   test("a message that comes too late for a run is answered by the next run, without a receipt of the first", () => {

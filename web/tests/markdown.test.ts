@@ -1,6 +1,6 @@
 import { lexer } from "marked";
 import { describe, expect, test } from "vitest";
-import { EMPTY_MARKDOWN, type ParsedMarkdown, parseMarkdown, safeHref } from "../src/ui/markdownParser";
+import { EMPTY_MARKDOWN, MARKDOWN_MAX_CHARS, NESTING_MAX, PARAGRAPH_MAX_CHARS, type ParsedMarkdown, parseMarkdown, safeHref } from "../src/ui/markdownParser";
 
 const TEXT = [
   "# Title", "", "A paragraph with **bold** and", "a second line.", "", "- one", "- two", "", "  still two", "", "1. first", "2. second", "",
@@ -28,6 +28,40 @@ describe("growing markdown", () => {
 
   test("starts again when the text is a different one", () => {
     expect(shape(parseMarkdown("other", parseMarkdown(TEXT, EMPTY_MARKDOWN)))).toEqual(whole("other"));
+  });
+});
+
+describe("limits", () => {
+  const isPlain = (text: string): boolean => parseMarkdown(text, EMPTY_MARKDOWN).isPlain;
+
+  test.each([
+    ["quotes", ">".repeat(4_000)],
+    ["lists", `${"- ".repeat(2_000)}a`],
+    ["emphasis", `${"*a ".repeat(100)}${"b*".repeat(100)}`],
+    ["a million table cells", `${"|a".repeat(1_000)}|\n${"|-".repeat(1_000)}|\n${"|\n".repeat(1_000)}`],
+    ["quotes that end one by one", Array.from({ length: 40 }, (_, level) => `${">".repeat(40 - level)} a`).join("\n")],
+    ["a long text", "a ".repeat(MARKDOWN_MAX_CHARS)],
+  ])("%s beyond a limit are shown as they are", (_, text) => {
+    expect(isPlain(text)).toBe(true);
+  });
+
+  test("ordinary texts up to the limits are formatted", () => {
+    const paragraph = "Some *text* with `code`, a [link](https://example.org) and **more**.\n\n";
+    expect(isPlain(paragraph.repeat(200))).toBe(false);
+    expect(isPlain(`${"> ".repeat(NESTING_MAX - 3)}deep`)).toBe(false);
+  });
+
+  test("a paragraph that is too long is one text", () => {
+    const paragraph = parseMarkdown(`# Title\n\n${"*a*".repeat(PARAGRAPH_MAX_CHARS)}`, EMPTY_MARKDOWN).blocks.at(-1);
+
+    expect(paragraph).toMatchObject({ type: "paragraph", tokens: [{ type: "text" }] });
+  });
+
+  test("a growing text that is beyond a limit stays as it is", () => {
+    const bomb = parseMarkdown(">".repeat(4_000), EMPTY_MARKDOWN);
+
+    expect(parseMarkdown(`${bomb.text}\n\nmore`, bomb).isPlain).toBe(true);
+    expect(parseMarkdown("another text", bomb).isPlain).toBe(false);
   });
 });
 

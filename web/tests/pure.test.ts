@@ -1,12 +1,15 @@
 import { describe, expect, test } from "vitest";
+import { SESSIONS_PAGE } from "../src/api/client";
+import type { SessionSummary } from "../src/api/types";
 import { formFields, parseArguments } from "../src/panels/schemaForm";
 import { isOutdated } from "../src/store/pageVersion";
 import { apiBaseUrl, conversationHash, extractToken, parseRoute } from "../src/store/route";
 import { parsePending, retryDelay } from "../src/store/sender";
+import { countStates, mergeSessions } from "../src/store/sessions";
 import { afterPoll, BURST_DURATION_MS, BURST_INTERVAL_MS, burstSchedule, IDLE_AFTER_MS, INTERVAL_MAX_MS, newSchedule, nextPollDelay } from "../src/transport/polling";
 import { reconnectDelay } from "../src/transport/sharedConnection";
 import { SseParser } from "../src/transport/stream";
-import { formatBytes, formatDuration, formatTimeLeft, prettyJson, summarizeArguments } from "../src/ui/format";
+import { formatBytes, formatDuration, formatJson, formatTimeLeft, prettyJson, summarizeArguments } from "../src/ui/format";
 
 describe("server-sent events", () => {
   const stream = "retry: 1000\n\nid: s1:2\nevent: token\ndata: {\"a\":1}\n\n: heartbeat\n\nid: s1:3\r\nevent: run\r\ndata: one\r\ndata: two\r\n\r\n";
@@ -46,6 +49,45 @@ describe("the polling schedule", () => {
     expect(reconnectDelay(20, 0.5)).toBe(10_000);
     expect(reconnectDelay(3, 0)).not.toBe(reconnectDelay(3, 1));
     expect([1, 2, 3, 20].map(retryDelay)).toEqual([800, 1600, 3200, 15_000]);
+  });
+});
+
+describe("JSON of untrusted values", () => {
+  const nested = (depth: number): string => "[".repeat(depth) + "]".repeat(depth);
+
+  test("is not indented beyond a depth: the indentation of 6 kB would be 18 MB", () => {
+    expect(prettyJson(nested(3_000))).toBe(nested(3_000));
+    expect(prettyJson(nested(100_000))).toBe(nested(100_000));
+    expect(formatJson(JSON.parse(nested(3_000)))).toBe(nested(3_000));
+    expect(formatJson(JSON.parse(nested(100_000)))).toBe("This value is nested too deeply to be shown.");
+  });
+
+  test("is shortened where one line is shown", () => {
+    expect(summarizeArguments({ a: "x".repeat(1_000_000), b: JSON.parse(nested(3_000)) }).length).toBeLessThan(1_000);
+  });
+});
+
+describe("the list of conversations", () => {
+  const session = (id: string, at: number, fields: Partial<SessionSummary> = {}): SessionSummary => ({
+    session_id: id, title: id, last_text: null, active_agent_id: null, scenario_id: null, run_status: "finished", approvals: 0, last_seq: 1, last_active_ms: at, owner: null, ...fields,
+  });
+  const recent = Array.from({ length: SESSIONS_PAGE }, (_, n) => session(`r${n}`, 1_000 + n));
+  const mapOf = (...sessions: SessionSummary[]): Map<string, SessionSummary> => new Map(sessions.map((one) => [one.session_id, one]));
+
+  test("older conversations that were loaded stay when the recent ones are sent again, deleted ones do not", () => {
+    const merged = mergeSessions(mapOf(session("old", 5), session("deleted", 1_050)), recent);
+
+    expect([merged.size, merged.has("old"), merged.has("deleted")]).toEqual([SESSIONS_PAGE + 1, true, false]);
+  });
+
+  test("a list that is not full is the whole list", () => {
+    expect([...mergeSessions(mapOf(session("old", 5)), recent.slice(1)).keys()]).not.toContain("old");
+  });
+
+  test("are counted by state; a run that waits for an approval is not running", () => {
+    const counts = countStates([session("a", 1, { run_status: "running", approvals: 2 }), session("b", 2, { run_status: "running" }), session("c", 3, { run_status: "failed" }), session("d", 4)]);
+
+    expect(counts).toEqual({ waiting: 1, running: 1, failed: 1, complete: true });
   });
 });
 

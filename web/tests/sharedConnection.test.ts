@@ -12,7 +12,7 @@ const EVENTS = 30;
 class Gateway {
   readonly requests: string[] = [];
   streams: ServerResponse[] = [];
-  mode: "open" | "empty" | "refused" = "open";
+  mode: "open" | "empty" | "refused" | "html" | 403 | 502 | 503 = "open";
   cutAfter = EVENTS;
   private server!: Server;
   base = "";
@@ -46,6 +46,8 @@ class Gateway {
 
   private stream(url: URL, response: ServerResponse): void {
     if (this.mode === "refused") return void response.destroy();
+    if (typeof this.mode === "number") return void response.writeHead(this.mode, { "content-type": "text/html" }).end("<h1>no</h1>");
+    if (this.mode === "html") return void response.writeHead(200, { "content-type": "text/html" }).end("<h1>Sign in to the network</h1>");
     response.writeHead(200, { "content-type": "text/event-stream" });
     this.streams.push(response);
     if (this.mode === "empty") return void response.end();
@@ -71,6 +73,10 @@ class Tab {
 
   seqs(session = "s1"): number[] {
     return this.received.flatMap((one) => (one.kind === "events" && one.session === session ? one.events.map((found) => found.seq) : []));
+  }
+
+  states(): string[] {
+    return this.received.flatMap((one) => (one.kind === "status" ? [one.status.state] : []));
   }
 
   state(): string | undefined {
@@ -157,12 +163,26 @@ describe("one connection for all tabs", () => {
 });
 
 describe("blocked streams", () => {
-  test.each(["empty", "refused"] as const)("%s stream: the connection polls instead, and no event is lost", async (mode) => {
+  test.each(["empty", "refused", "html", 403, 502, 503] as const)("%s stream: the connection polls instead, and no event is lost", async (mode) => {
     gateway.mode = mode;
     const tab = openTab();
     tab.send({ kind: "subscribe", sessions: { s1: 0 } });
 
     await vi.waitFor(() => expect(tab.state()).toBe("polling"), soon);
     await vi.waitFor(() => expect(tab.seqs()).toEqual(ALL), soon);
+    expect(tab.states()).not.toContain("offline");
+  });
+
+  test("a tab without permission to stream polls, and streams when it gets the permission", async () => {
+    const tab = openTab();
+    tab.send({ kind: "may_stream", allowed: false });
+    tab.send({ kind: "subscribe", sessions: { s1: 0 } });
+    await vi.waitFor(() => expect([tab.state(), tab.seqs()]).toEqual(["polling", ALL]), soon);
+    expect(gateway.streams).toHaveLength(0);
+
+    tab.send({ kind: "may_stream", allowed: true });
+
+    await vi.waitFor(() => expect(tab.state()).toBe("live"), soon);
+    expect(tab.seqs()).toEqual(ALL);
   });
 });

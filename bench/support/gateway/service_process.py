@@ -12,6 +12,7 @@ from bench.support.worker.sdk_runs import talker
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.gateway.access.auth import Access
+from magent2.gateway.limits import CONNECTIONS_MAX, GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
@@ -26,7 +27,8 @@ async def serve(bus: Engine, chosen: argparse.Namespace) -> None:
     if chosen.port is None:
         await _work(WorkerService(bus, runners), leaving)
     else:
-        gateway = Gateway(bus, access=Access.by_token(chosen.token, loopback=True))
+        limits = GatewayLimits(connections_per_address_max=CONNECTIONS_MAX)  # all clients have one address here
+        gateway = Gateway(bus, access=Access.by_token(chosen.token, loopback=True), limits=limits)
         serving = asyncio.create_task(gateway.serve([listen("127.0.0.1", chosen.port)]))
         await _work(WorkerService(bus, {ECHO_AGENT: EchoRunner(), **runners}), leaving)
         gateway.drain()

@@ -110,11 +110,12 @@ def decode_record(topic: str, seq: int, fields: Sequence[bytes]) -> Record:
     """Decode a stream entry. Raises `ValueError` if another program has written it."""
     found = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
-        payload, at_ms, record_id = decode_object(found[b"p"]), int(found[b"a"]), found[b"i"].decode()
+        body = found[b"p"]
+        payload, at_ms, record_id = decode_object(body), int(found[b"a"]), found[b"i"].decode()
     except KeyError as error:
         raise ValueError(f"the field {error.args[0].decode()!r} is missing") from error
     if len(found) == 4:
-        return Record(topic, payload, record_id or assigned_id(seq), seq, at_ms)
+        return Record(topic, payload, record_id or assigned_id(seq), seq, at_ms, size_bytes=len(body))
     headers, blobs = found.get(b"h"), found.get(b"b")
     return Record(
         topic,
@@ -126,6 +127,7 @@ def decode_record(topic: str, seq: int, fields: Sequence[bytes]) -> Record:
         _text(found.get(b"d")),
         _text(found.get(b"c")),
         tuple(blobs.decode().split(",")) if blobs else (),
+        size_bytes=len(body),
     )
 
 
@@ -167,6 +169,7 @@ def _decode_notified(topic: str, lines: Sequence[bytes]) -> Record:
         name.decode() if mark == b"d" else None,
         name.decode() if mark == b"c" else None,
         tuple(blobs.decode().split(",")) if blobs else (),
+        size_bytes=len(body),
     )
 
 

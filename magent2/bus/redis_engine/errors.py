@@ -58,6 +58,11 @@ def is_transient(text: str) -> bool:
 
 
 def unavailable(server: str, why: object) -> BusUnavailable:
+    if "CERTIFICATE_VERIFY_FAILED" in str(why):
+        return BusUnavailable(
+            f"the certificate of Redis at {server} is not trusted ({why}); name the file with the certificate of its"
+            " authority in SSL_CERT_FILE, or in the URL as ?ssl_ca_certs=FILE"
+        )
     return BusUnavailable(
         f"Redis at {server} does not answer ({why}); check that it runs, and that address, port and TLS are right"
     )

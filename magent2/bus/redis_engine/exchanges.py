@@ -5,10 +5,14 @@ An exchange is a generator that does no I/O: `execute.py` runs it on a blocking 
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+import orjson
 
 from magent2.bus.operations import (
     CLAIM_MAIL_MAX,
@@ -20,6 +24,7 @@ from magent2.bus.operations import (
     Delete,
     Describe,
     Erase,
+    Expire,
     Find,
     GetBlob,
     Lanes,
@@ -30,6 +35,7 @@ from magent2.bus.operations import (
     PutBlob,
     Read,
     Renew,
+    Scrub,
     Settle,
     SweepBlobs,
     Topics,
@@ -40,12 +46,14 @@ from magent2.bus.records import (
     AppendResult,
     ClaimedLane,
     ClaimResult,
+    CompactResult,
     LaneInfo,
     Owner,
     Page,
     Record,
     TopicInfo,
     TopicList,
+    TrimResult,
     WorkerInfo,
     assigned_seq,
     canonical,
@@ -74,20 +82,40 @@ from magent2.bus.redis_engine.functions import (
     Reply,
     current_library,
 )
-from magent2.errors import BlobMissing, MalformedRecord
+from magent2.bus.scrub import ScrubState
+from magent2.errors import BlobMissing, MalformedRecord, StorageFull
 
-SCRUB_PAGE = 500  # entries that one call of `scrub` copies
+ERASE_PAGE = 100  # records that one call of `erase` or `erase_copies` empties
+SCRUB_PAGE = 100  # entries that one call of `scrub` copies
 RETENTION_PAGE = 256  # records that one call of `trim` or `compact` looks at
-SWEEP_PAGE = 64  # blobs that one call of `sweep_blobs` drops
+
+
+class ObservedClock:
+    """The log clock as this process last saw it, carried forward by the monotonic clock of this machine.
+
+    The server has no clock that setting the time does not change. Its callers have one, and tell it what they expect.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._ahead_ms: int | None = None  # log clock minus monotonic clock
+
+    def expected_ms(self) -> int | str:
+        """The log clock now; empty before the first claim."""
+        return "" if self._ahead_ms is None else self._ahead_ms + round(self._monotonic_s() * 1000)
+
+    def note(self, log_ms: int) -> None:
+        self._ahead_ms = log_ms - round(self._monotonic_s() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """The keys of one log on a server, the functions that work on them, and the log's limits."""
+    """The keys of one log on a server, the functions that work on them, and the log's limits and clock."""
 
     prefix: str
     payload_max_bytes: int
     library: FunctionLibrary = field(default_factory=current_library)
+    clock: ObservedClock = field(default_factory=ObservedClock)
 
     def fcall(self, function: str, *arguments: Argument) -> Command:
         """The command that calls a function on this log; FCALL_RO also works on replicas and full servers."""
@@ -131,7 +159,11 @@ def later(keyspace: Keyspace, op: Later) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
     delay: Argument = "parked" if op.delay_s is None else _ms(op.delay_s)
     return decode_append_result(
-        (yield keyspace.fcall("later", *owner_arguments(op.owner), delay, int(op.refund), *written))
+        (
+            yield keyspace.fcall(
+                "later", *owner_arguments(op.owner), delay, int(op.refund), keyspace.clock.expected_ms(), *written
+            )
+        )
     )
 
 
@@ -145,18 +177,23 @@ def _ms(seconds: float) -> int:
 
 def claim(keyspace: Keyspace, op: Claim) -> Exchange[ClaimResult]:
     agents = list(dict.fromkeys(op.agents))
-    more, wait_ms, lanes = yield keyspace.fcall(
-        "claim", op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
-    )
+    request = op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, keyspace.clock.expected_ms()
+    # Principals are JSON texts there, as in heads.
+    slots = [part for name, count in op.slots.items() for part in (canonical(name) if name else "", count)]
+    arguments = *request, repr(op.share), len(op.slots), *slots, len(agents), *agents
+    more, wait_ms, lanes, now, over_share = yield keyspace.fcall("claim", *arguments)
+    clock_ms = int(now)
+    keyspace.clock.note(clock_ms)
     claimed: list[ClaimedLane] = []
-    for agent, conversation, token, attempt, pending, mail in lanes:
+    for agent, conversation, token, attempt, pending, mail, principal in lanes:
         owner = Owner(op.worker, agent.decode(), conversation.decode(), token.decode())
-        claimed.append(ClaimedLane(owner, attempt, decode_mail(mail), pending))
-    return ClaimResult(tuple(claimed), bool(more), None if wait_ms < 0 else wait_ms / 1000)
+        name = str(orjson.loads(principal)) if principal else ""
+        claimed.append(ClaimedLane(owner, attempt, decode_mail(mail), pending, clock_ms, name))
+    return ClaimResult(tuple(claimed), bool(more), None if wait_ms < 0 else wait_ms / 1000, bool(over_share))
 
 
 def renew(keyspace: Keyspace, op: Renew) -> Exchange[bool]:
-    return bool((yield keyspace.fcall("renew", op.worker, _ms(op.lease_s))))
+    return bool((yield keyspace.fcall("renew", op.worker, _ms(op.lease_s), keyspace.clock.expected_ms())))
 
 
 def leave(keyspace: Keyspace, op: Leave) -> Exchange[int]:
@@ -283,45 +320,89 @@ def topics(keyspace: Keyspace, op: Topics) -> Exchange[TopicList]:
 # --- retention ---------------------------------------------------------------------------------------------------
 
 
-def trim(keyspace: Keyspace, op: Trim) -> Exchange[int]:
+def trim(keyspace: Keyspace, op: Trim) -> Exchange[TrimResult]:
     if op.through is not None:
         by, amount = "through", op.through
     else:
         by, amount = ("keep", op.keep) if op.keep is not None else ("age", _ms(op.max_age_s or 0))
-    more = True
-    floor = 0
-    while more:
-        floor, more = yield keyspace.fcall("trim", op.topic, by, int(amount), RETENTION_PAGE)
-    return int(floor)
-
-
-def compact(keyspace: Keyspace, op: Compact) -> Exchange[int]:
-    dropped, more = 0, True
-    while more:
-        count, more = yield keyspace.fcall("compact", op.topic, _ms(op.min_age_s), RETENTION_PAGE)
+    floor, dropped, more = 0, 0, True
+    while more and dropped < op.limit:
+        page = min(RETENTION_PAGE, op.limit - dropped)
+        floor, count, more = yield keyspace.fcall("trim", op.topic, by, int(amount), page)
         dropped += count
-    return dropped
+    return TrimResult(int(floor), dropped, bool(more))
+
+
+def compact(keyspace: Keyspace, op: Compact) -> Exchange[CompactResult]:
+    """Drop closed drafts. The server has an index of these, so a step looks at no others and needs no position."""
+    dropped, calls, more = 0, 0, True
+    while more and dropped + calls < op.limit:  # a call may find nothing to drop: its records can be erased or trimmed
+        page = min(RETENTION_PAGE, op.limit - dropped)
+        count, more = yield keyspace.fcall("compact", op.topic, _ms(op.min_age_s), page)
+        dropped, calls = dropped + count, calls + 1
+    if not more and (yield ("SISMEMBER", f"{keyspace.prefix}:stale", op.topic)):
+        with suppress(StorageFull):  # the topic stays marked; a later compaction copies it
+            yield from _scrub_topic(keyspace, op.topic, uuid.uuid4().hex, leased=False)
+    return CompactResult(dropped, op.after if more else None)
 
 
 def erase(keyspace: Keyspace, op: Erase) -> Exchange[int]:
-    found = int((yield keyspace.fcall("erase", op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
-    yield from scrub(keyspace)
+    found, seqs = 0, tuple(dict.fromkeys(op.seqs))
+    for start in range(0, len(seqs), ERASE_PAGE):
+        found += yield keyspace.fcall("erase", op.topic, int(op.forget), *seqs[start : start + ERASE_PAGE])
     return found
 
 
 def delete(keyspace: Keyspace, op: Delete) -> Exchange[None]:
+    """Delete topics and lanes in one call, then erase the copies of the conversation page by page."""
     yield keyspace.fcall("delete", len(op.topics), *op.topics, op.conversation or "")
     if op.conversation is not None:
-        yield from scrub(keyspace)
+        yield from _erase_copies(keyspace, op.conversation)
 
 
-def scrub(keyspace: Keyspace) -> Exchange[None]:
+def _erase_copies(keyspace: Keyspace, conversation: str | bytes) -> Exchange[None]:
+    more = True
+    while more:
+        more = yield keyspace.fcall("erase_copies", conversation, ERASE_PAGE)
+
+
+def scrub(keyspace: Keyspace, _: Scrub) -> Exchange[bool]:
     """Remove erased content from the server's memory, topic by topic. A later call completes an interrupted one."""
+    token = uuid.uuid4().hex
+    requests = yield keyspace.fcall("scrub_begin", token)
+    if requests < 1:
+        return bool(requests == 0)
+    for conversation in (yield ("SMEMBERS", f"{keyspace.prefix}:erasing")):
+        yield from _erase_copies(keyspace, conversation)
     for topic in (yield ("SMEMBERS", f"{keyspace.prefix}:stale")):
-        token = uuid.uuid4().hex
-        cursor: bytes | None = b"0"
-        while cursor is not None:
-            cursor = yield keyspace.fcall("scrub", topic, token, cursor, SCRUB_PAGE)
+        if not (yield from _scrub_topic(keyspace, topic, token, leased=True)):
+            return False  # another process has taken over
+    return bool((yield keyspace.fcall("scrub_end", token, requests)))
+
+
+def _scrub_topic(keyspace: Keyspace, topic: Argument, token: str, *, leased: bool) -> Exchange[bool]:
+    """Copy the entries of a topic that are left into a new stream, page by page, and replace the old stream with it.
+
+    `leased`: this is part of a scrub of the whole log. Returns False if another process has taken that over.
+    """
+    cursor: bytes | None = b"0"
+    while cursor:
+        cursor = yield keyspace.fcall("scrub", topic, token, cursor, SCRUB_PAGE, int(leased))
+    return cursor is not None
+
+
+def scrub_wait(keyspace: Keyspace) -> Exchange[float | None]:
+    """Return the seconds until a scrub is due; `None` if none is needed."""
+    now_ms, *state = yield keyspace.fcall("scrub_state")
+    return ScrubState(*state).wait_s(now_ms)
+
+
+def expire(keyspace: Keyspace, op: Expire) -> Exchange[bool]:
+    topics = op.topics
+    idle = yield keyspace.fcall("expire", _ms(op.idle_s), int(op.dry_run), len(topics), *topics, op.conversation)
+    if idle and not op.dry_run:
+        yield from _erase_copies(keyspace, op.conversation)
+    return bool(idle)
 
 
 def put_blob(keyspace: Keyspace, op: PutBlob) -> Exchange[str]:
@@ -337,11 +418,7 @@ def get_blob(keyspace: Keyspace, op: GetBlob) -> Exchange[bytes]:
 
 
 def sweep_blobs(keyspace: Keyspace, op: SweepBlobs) -> Exchange[int]:
-    dropped, page = 0, SWEEP_PAGE
-    while page == SWEEP_PAGE:
-        page = yield keyspace.fcall("sweep_blobs", _ms(op.min_age_s), SWEEP_PAGE)
-        dropped += page
-    return dropped
+    return int((yield keyspace.fcall("sweep_blobs", _ms(op.min_age_s), op.limit, int(op.dry_run))))
 
 
 EXCHANGES: dict[type[AnyOperation], AnyExchange] = {
@@ -363,6 +440,8 @@ EXCHANGES: dict[type[AnyOperation], AnyExchange] = {
     Compact: compact,
     Erase: erase,
     Delete: delete,
+    Expire: expire,
+    Scrub: scrub,
     PutBlob: put_blob,
     GetBlob: get_blob,
     SweepBlobs: sweep_blobs,

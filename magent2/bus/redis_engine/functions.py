@@ -14,17 +14,18 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias, TypeVar
 
-from magent2.bus.operations import HEAD_MAX_BYTES
+from magent2.bus.operations import HEAD_MAX_BYTES, IDS_KEPT, INTAKE_MAX, LANE_MEMORY_S
+from magent2.bus.scrub import SCRUB_TIME_SHARE
 from magent2.errors import StorageError
+from magent2.models.address import SUBAGENT_SEPARATOR
 
-IDS_KEPT = 10_000  # ids per topic that stay known after their records were removed
-SORT_MAX = 256  # records per inbox that one claim sorts into lanes
 SORT_PAGE = 32  # records that a claim reads at a time while it sorts
-LANE_MEMORY_S = 86_400  # how long a lane without mail remembers which owner finished it
 NOTIFICATION_MAX_BYTES = 32 << 10  # up to this size the records of an append travel in the notification
 EXPIRED_MAX = 64  # expired workers that one claim ends
 LEASES_SEEN = 64  # leases that a claim looks through for the next to expire
-SCRUB_MEMORY_S = 600  # how long an unfinished copy of a stream is kept
+CLOCK_JUMP_S = 60  # the server's clock was set if it differs more from a worker's; longer than a command is retried
+GARBAGE_MIN = 256  # dropped pieces of drafts after which a stream is copied to free their memory
+SCRUB_LEASE_S = 10  # another process takes over a scrub that has not continued for this long
 TOPICS_PAGE = 256
 TOPICS_SCAN = 8192  # topics of one kind that one call looks through
 
@@ -32,22 +33,26 @@ LIBRARY_PREFIX = "magent2_"
 LIBRARIES_MAX = 16  # libraries of ours on one server; more are deleted when another one is loaded
 DIGEST_CHARS = 16
 
-_CONSTANTS = {
+_CONSTANTS: dict[str, int | str] = {
     "IDS_KEPT": IDS_KEPT,
-    "SORT_MAX": SORT_MAX,
+    "INTAKE_MAX": INTAKE_MAX,
     "SORT_PAGE": SORT_PAGE,
     "LANE_MEMORY_MS": LANE_MEMORY_S * 1000,
     "NOTIFICATION_MAX_BYTES": NOTIFICATION_MAX_BYTES,
     "EXPIRED_MAX": EXPIRED_MAX,
     "LEASES_SEEN": LEASES_SEEN,
-    "SCRUB_MEMORY_MS": SCRUB_MEMORY_S * 1000,
+    "CLOCK_JUMP_MS": CLOCK_JUMP_S * 1000,
+    "GARBAGE_MIN": GARBAGE_MIN,
+    "SCRUB_LEASE_MS": SCRUB_LEASE_S * 1000,
+    "SCRUB_TIME_SHARE": SCRUB_TIME_SHARE,
     "TOPICS_PAGE": TOPICS_PAGE,
     "TOPICS_SCAN": TOPICS_SCAN,
     "HEAD_MAX_BYTES": HEAD_MAX_BYTES,
+    "NAME_SEPARATORS": f"'[:{SUBAGENT_SEPARATOR}]'",
 }
 _FILES = ("call", "topics", "records", "append", "lanes", "claim", "read", "retention", "transfer")
 READ_ONLY = frozenset(
-    ("describe", "dump_lanes", "dump_topics", "find", "lanes", "pending", "read", "topics", "workers")
+    ("describe", "dump_lanes", "dump_topics", "find", "lanes", "pending", "read", "scrub_state", "topics", "workers")
 )  # registered with `no-writes`
 _LIBRARY_NAME = re.compile(rb"magent2_[0-9a-f]{16}")
 

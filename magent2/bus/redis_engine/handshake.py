@@ -11,7 +11,7 @@ from magent2.bus.redis_engine.exchanges import Keyspace
 from magent2.bus.redis_engine.functions import Exchange
 from magent2.errors import SchemaTooNew, StorageError, UnsupportedServer
 
-SCHEMA = 1
+REDIS_SCHEMA = 3  # how the engine stores a log under its prefix
 OLDEST_SERVER = (7, 0)
 
 
@@ -64,12 +64,30 @@ def _identity(keyspace: Keyspace) -> Exchange[tuple[int, str, str]]:
     names = ("schema", "log_id", "release")
     found = yield ("HMGET", key, *names)
     if None in found:
-        for name, value in zip(names, (str(SCHEMA), str(uuid.uuid4()), __version__), strict=True):
+        for name, value in zip(names, (str(REDIS_SCHEMA), str(uuid.uuid4()), __version__), strict=True):
             yield ("HSETNX", key, name, value)
         found = yield ("HMGET", key, *names)
     schema, log_id, release = (value.decode() for value in found)
-    if int(schema) > SCHEMA:
+    if int(schema) > REDIS_SCHEMA:
         raise SchemaTooNew(
-            f"the log under {keyspace.prefix!r} has schema {schema}, this release supports {SCHEMA}; upgrade magent2"
+            f"the log under {keyspace.prefix!r} has schema {schema}, this release supports {REDIS_SCHEMA};"
+            " upgrade magent2"
         )
-    return int(schema), log_id, release
+    if int(schema) < REDIS_SCHEMA:
+        yield from _migrate(keyspace, int(schema))
+    return REDIS_SCHEMA, log_id, release
+
+
+def _migrate(keyspace: Keyspace, schema: int) -> Exchange[None]:
+    """Migrate a log of an older schema. Every step can be repeated, also by two processes.
+
+    Schema 2 indexes the names of topics. A process of schema 1 that still runs does not index those that it creates.
+    Schema 3 has one queue of ready lanes per agent and principal. Claims move lanes there (`adopt_ready_lanes`), also
+    those that a process of schema 2 leaves behind later. Such a process does not find lanes of the new queues.
+    An older process refuses the log when it next opens it.
+    """
+    for kind in (yield ("SMEMBERS", f"{keyspace.prefix}:kinds")) if schema < 2 else ():
+        cursor: bytes | None = b"0" if kind.startswith(b":") else None  # deleted topics are not listed
+        while cursor != b"0":
+            cursor = yield keyspace.fcall("index_names", kind, cursor or b"0")
+    yield ("HSET", f"{keyspace.prefix}:meta", "schema", str(REDIS_SCHEMA))

@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import hiredis
 
+from magent2.background import log_error
 from magent2.bus.redis_engine.connection import RECEIVE_BYTES, REPLY_TIMEOUT_S, ServerAddress
 from magent2.bus.redis_engine.errors import FIRST_CONTACT_S, retry_delays, unavailable
 from magent2.bus.redis_engine.functions import Reply
@@ -28,6 +29,7 @@ from magent2.errors import BusUnavailable, Magent2Error
 
 IN_FLIGHT_MAX = 8192  # commands without a reply; further ones wait in `room`
 IN_FLIGHT_MAX_BYTES = 64 << 20
+FAULT_PAUSE_S = 1.0  # before connecting again after a reply that could not be handled; the next one may be the same
 FLUSH_AT = 16  # commands per write; with more the server would be idle while the loop packs them
 CLOSED = "the bus was closed; open another"
 
@@ -115,7 +117,13 @@ class LoopConnection(ABC):
 
     def _opened(self, result: socket.socket | Exception) -> None:
         if isinstance(result, socket.socket):
-            self._attach(result)
+            try:
+                self._attach(result)
+            except Exception as error:  # noqa: BLE001  callers wait for the end of these attempts
+                log_error("a redis connection cannot be used", error)
+                result.close()
+                self._detach()
+                self._stop_trying(unavailable(str(self.server), repr(error)))
         elif isinstance(result, OSError):
             self._try_again(result)
         elif isinstance(result, Magent2Error):
@@ -199,6 +207,11 @@ class LoopConnection(ABC):
                 reply = self._reader.gets()
         except hiredis.ProtocolError:
             self._lost()
+        except Exception as error:  # noqa: BLE001  replies belong to commands by their order, which is unknown now
+            log_error("a reply of redis cannot be handled; connecting again", error)
+            self._detach()
+            if self.disconnected():
+                self.loop.call_later(FAULT_PAUSE_S, self.open)
 
     # --- closing
 

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from magent2.bus.operations import OLDEST, Dump, DumpRow, Info, Load, Read
+from magent2.bus.operations import DUMP_SCHEMA, OLDEST, Dump, DumpRow, Info, Load, Read
 from magent2.bus.records import ASSIGNED_ID_MARK, MailRef, NewRecord, Record, TopicInfo, canonical
 from magent2.bus.redis_engine.codec import decode_topic, is_plain, lane_field, mail_members, optional_fields
 from magent2.bus.redis_engine.exchanges import Keyspace, read
 from magent2.bus.redis_engine.functions import Argument, Exchange, Reply
-from magent2.bus.redis_engine.handshake import SCHEMA, info
+from magent2.bus.redis_engine.handshake import info
 from magent2.errors import InvalidInput, NotEmpty, SchemaTooNew
 
 BLOBS_PER_DUMP = 4
@@ -43,7 +43,7 @@ def dump(keyspace: Keyspace, op: Dump) -> Exchange[tuple[tuple[DumpRow, ...], st
 
 def _dump_log(keyspace: Keyspace, _: int, __: Position) -> Exchange[Step]:
     found = yield from info(keyspace, Info())
-    return [{"kind": "log", "log_id": found.log_id, "schema": found.schema, "release": found.release}], None
+    return [{"kind": "log", "log_id": found.log_id, "schema": DUMP_SCHEMA, "release": found.release}], None
 
 
 def _dump_blobs(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
@@ -205,8 +205,10 @@ def load(keyspace: Keyspace, op: Load) -> Exchange[None]:
     for kind, rows in _group_by_kind(op.rows):
         if kind == "log":
             schema = rows[0]["schema"]
-            if schema > SCHEMA:
-                raise SchemaTooNew(f"the export has schema {schema}, this release supports {SCHEMA}; upgrade magent2")
+            if schema > DUMP_SCHEMA:
+                raise SchemaTooNew(
+                    f"the export has schema {schema}, this release supports {DUMP_SCHEMA}; upgrade magent2"
+                )
             yield ("HSET", f"{keyspace.prefix}:meta", "log_id", rows[0]["log_id"], "release", rows[0]["release"])
         else:
             name, arguments = _LOADERS[kind]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+
+import hiredis
 
 from magent2.bus.redis_engine.connection import ServerAddress, pack
 from magent2.bus.redis_engine.functions import Reply
 from magent2.bus.redis_engine.pipeline import LoopConnection, on_loop
 from magent2.bus.watch import LocalWatch, Watch, WatchHub
 from magent2.errors import Magent2Error
+from magent2.models.address import KIND_MARK
+
+log = logging.getLogger(__name__)
 
 RESUBSCRIBE_AFTER_S = 1.0  # between series of attempts while the server is unavailable
 THREAD_END_S = 5.0
@@ -53,6 +59,10 @@ class SubscriberConnection(LoopConnection):
         self._hub = hub
 
     def received(self, reply: Reply) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            # No caller waits for a subscription. Its topic is still read in the sweeps of its followers.
+            log.error("redis refuses a subscription; changes are noticed late", extra={"error": str(reply)})
+            return
         kind, channel, content = reply
         if kind == b"message":
             self._hub.message(channel, content)
@@ -146,6 +156,9 @@ class SubscriptionHub(WatchHub):
 
     def message(self, channel: bytes, content: bytes) -> None:
         topic = self._topic(channel)
+        if topic.endswith(KIND_MARK):  # the message is the name of a topic of this kind
+            self.notify((), (content.decode(),))
+            return
         with self._lock:
             watches = list(self._watches.get(topic, ()))
         for watch in watches:

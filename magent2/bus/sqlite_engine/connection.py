@@ -8,16 +8,17 @@ not see the buffer. Topics stay cached between groups until another process has 
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from magent2.bus.operations import AnyOperation, Write
 from magent2.bus.records import NewRecord, canonical, decode_object
+from magent2.bus.scrub import ScrubState
+from magent2.bus.sqlite_engine.clock import WALL_DRIFT_MS, Clock, ClockAnchor
+from magent2.models.address import stream_topic
 
 SEQ_BITS = 36  # 68 billion records per topic, 134 million topics
 SEQ_MASK = (1 << SEQ_BITS) - 1
@@ -26,7 +27,10 @@ TOPICS_CACHED_MAX = 50_000
 LANE_PREFIX = "="  # stored before a lane's name, so that the lane with the empty name differs from "no lane"
 ROWS_PER_INSERT = 32
 KEYS_PER_LOOKUP = 64
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+INSTRUCTIONS_PER_STEP = 1000
+SHORT_READ_STEPS = 8  # an event loop reads for 8,000 instructions: about 500 records or topics, 1 ms
+SHORT_READ_BYTES = 256 << 10
+SHORT_READ_PAGE = 16  # rows between two looks at their size
 KEYS_ONE_BY_ONE = 4  # up to this many keys, single queries are faster than one query padded to KEYS_PER_LOOKUP
 
 SqlRow: TypeAlias = tuple[Any, ...]  # a row as sqlite3 returns it; the SELECT beside it names the columns
@@ -110,14 +114,18 @@ class TopicRow:
     head: dict[str, str] = field(default_factory=dict)  # field → canonical JSON text
     active_ms: int = 0
 
+    @property
+    def owner(self) -> str | None:
+        text = self.head.get("owner")
+        if text is None:
+            return None
+        value = decode_object(f'{{"owner":{text}}}')["owner"]
+        return value if isinstance(value, str) else text
+
     def values(self, version: int) -> tuple[object, ...]:
         """Values of all columns. `owner` repeats a field of the head, because listings filter by it."""
-        owner = self.head.get("owner")
-        if owner is not None:
-            value = decode_object(f'{{"owner":{owner}}}')["owner"]
-            owner = value if isinstance(value, str) else owner
         head = "{" + ",".join(f'"{name}":{text}' for name, text in self.head.items()) + "}"
-        return self.tid, self.name, self.last, self.floor, self.deleted, head, owner, self.active_ms, version
+        return self.tid, self.name, self.last, self.floor, self.deleted, head, self.owner, self.active_ms, version
 
 
 class KnownId(NamedTuple):
@@ -126,40 +134,6 @@ class KnownId(NamedTuple):
     seq: int
     digest: str
     answer: tuple[int, ...]
-
-
-class Clock(Protocol):
-    """Source of time in milliseconds. A test or a simulation may pass its own."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970. They may jump when the system clock is set."""
-        ...
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds since an arbitrary moment. They never jump and are the same for all processes on the log."""
-        ...
-
-
-class SystemClock:
-    """The clocks of the operating system."""
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-
-def boot_id() -> str:
-    """Identify the current boot, from which the monotonic clock counts; empty where the system does not tell.
-
-    Lease deadlines are stored as monotonic times, which mean nothing after a reboot. The boot id stored beside them
-    tells such deadlines apart.
-    """
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 class ReadConnection:
@@ -172,6 +146,29 @@ class ReadConnection:
         self.clock = clock
         self.boot_id = boot_id
         self._salted_hash: blake2b | None = None
+
+    def anchor(self) -> ClockAnchor | None:
+        """Return the last moment at which the log clock was stored; `None` in a log that was never claimed from."""
+        row = self.one("SELECT value FROM meta WHERE key = 'clock'")
+        if row is None:
+            return None
+        boot, monotonic_ms, wall_ms, log_ms = row[0].split(" ")
+        return ClockAnchor(boot, int(monotonic_ms), int(wall_ms), int(log_ms))
+
+    def log_ms(self) -> int:
+        """Return the log clock."""
+        anchor, wall_ms = self.anchor(), self.clock.wall_ms()
+        return wall_ms if anchor is None else anchor.log_ms_at(self.boot_id, self.clock.monotonic_ms(), wall_ms)
+
+    def wall_offset_ms(self) -> int:
+        """Return what to add to a time of the log clock for the same time of the wall clock.
+
+        As long as the wall clock was not set, this is the stored offset: the two clocks differ by some ms otherwise.
+        """
+        offset_ms = self.clock.wall_ms() - self.log_ms()
+        anchor = self.anchor()
+        stored_ms = offset_ms if anchor is None else anchor.wall_ms - anchor.log_ms
+        return stored_ms if abs(offset_ms - stored_ms) < WALL_DRIFT_MS else offset_ms
 
     def one(self, sql: str, *values: object) -> SqlRow | None:
         row: SqlRow | None = self.execute(sql, values).fetchone()
@@ -205,6 +202,42 @@ class ReadConnection:
         return None
 
 
+class ReadTooLarge(Exception):
+    """A read needs more than a `ShortReadConnection` allows."""
+
+
+class ShortReadConnection(ReadConnection):
+    """A connection for short reads on an event loop: interrupts an operation that takes too long.
+
+    The work of an operation is counted in instructions of SQLite, over all its queries, and in bytes of content. Both
+    are the same on every machine, and neither can be known before the operation runs.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock, boot_id: str) -> None:
+        super().__init__(connection, clock, boot_id)
+        self._steps_left = SHORT_READ_STEPS
+        connection.set_progress_handler(self._count_step, INSTRUCTIONS_PER_STEP)
+
+    def begin_operation(self) -> None:
+        self._steps_left = SHORT_READ_STEPS
+
+    def _count_step(self) -> bool:
+        self._steps_left -= 1
+        return self._steps_left == -1  # true interrupts the query; only once, because the ROLLBACK after it has to run
+
+    def all(self, sql: str, *values: object) -> list[SqlRow]:
+        cursor = self.execute(sql, values)
+        rows: list[SqlRow] = []
+        room = SHORT_READ_BYTES
+        while page := cursor.fetchmany(SHORT_READ_PAGE):
+            rows += page
+            room -= sum(len(row[-1]) for row in page if isinstance(row[-1], bytes))
+            if room < 0:
+                cursor.close()
+                raise ReadTooLarge
+        return rows
+
+
 class WriteConnection(ReadConnection):
     """The connection that writes: caches topics and counters, and buffers the writes of a group until `flush`."""
 
@@ -212,7 +245,8 @@ class WriteConnection(ReadConnection):
         super().__init__(connection, clock, boot_id)
         self.payload_max_bytes = payload_max_bytes
         self.now_ms = 0
-        self.scrub_needed = False  # whether free pages or the write-ahead log may still hold deleted text
+        self.scrub = ScrubState()  # as of the last group, or as of the last `load_scrub`
+        self.has_asked_for_scrub = False  # whether this process has deleted something since the last scrub
         self.dropped_rows = 0  # rows deleted since free pages were last given back
         self._data_version = -1
         self.reset()
@@ -221,10 +255,12 @@ class WriteConnection(ReadConnection):
         """Forget every cached and buffered value: a transaction was rolled back, or another process has written."""
         self.inboxes: dict[str, list[int]] = {}  # agent → seqs up to which control and chat are sorted into lanes
         self.changed: set[str] = set()
+        self.listed: set[str] = set()  # those that were created or deleted or whose head was set
         self._topics: dict[str, TopicRow] = {}
         self._next_tid = 0
         self._version = self._front = self._back = self._epoch = self._fresh_count = -1
         self._stored_counters: tuple[int, ...] = ()
+        self._anchor: ClockAnchor | None = None
         self._plain_rows: list[tuple[object, ...]] = []
         self._record_rows: list[tuple[object, ...]] = []
         self._fresh_rows: list[tuple[int, int]] = []
@@ -254,10 +290,23 @@ class WriteConnection(ReadConnection):
             self._stored_counters = self.all("SELECT version, front, back, epoch, fresh FROM counters")[0]
             self._version, self._front, self._back, self._epoch, self._fresh_count = self._stored_counters
             self._next_tid = self.all("SELECT coalesce(max(tid), 0) + 1 FROM topics")[0][0]
+            self.load_scrub()
         self.changed = set()
+        self.listed = set()
         self._clear_group_ids()
         self.now_ms = self.clock.wall_ms()
         self._look_up_ids(operations)
+
+    def anchor(self) -> ClockAnchor | None:
+        if self._anchor is None:
+            self._anchor = super().anchor()
+        return self._anchor
+
+    def store_clock(self) -> None:
+        """Store the log clock, so that other processes and the time after a reboot go on from here."""
+        now = ClockAnchor(self.boot_id, self.clock.monotonic_ms(), self.clock.wall_ms(), self.log_ms())
+        self.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (" ".join(map(str, now)),))
+        self._anchor = now
 
     @property
     def version(self) -> int:
@@ -317,6 +366,26 @@ class WriteConnection(ReadConnection):
             self.executemany(_UPSERT_WAKE, [(agent, version) for agent in self._wakes])
         self._advanced, self._dirty, self._wakes = {}, {}, set()
 
+    # --- scrubs ---
+    # The state is a row of `meta`, so that another process finishes what this one leaves undone.
+
+    def load_scrub(self) -> ScrubState:
+        row = self.one("SELECT value FROM meta WHERE key = 'scrub'")
+        self.scrub = ScrubState(*map(int, row[0].split())) if row is not None else ScrubState()
+        return self.scrub
+
+    def store_scrub(self, state: ScrubState) -> None:
+        self.scrub = state
+        text = f"{state.requests} {state.asked_ms} {state.rest_until_ms}"
+        self.execute(
+            "INSERT INTO meta VALUES ('scrub', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (text,)
+        )
+
+    def ask_for_scrub(self) -> None:
+        """Record in the running transaction that the file or the write-ahead log holds deleted content."""
+        self.store_scrub(self.scrub.asked(self.now_ms))
+        self.has_asked_for_scrub = True
+
     # --- topics ---
 
     def topic(self, name: str) -> TopicRow:
@@ -333,11 +402,16 @@ class WriteConnection(ReadConnection):
         fields = {} if head == "{}" else {name: canonical(value) for name, value in decode_object(head).items()}
         return TopicRow(name, tid, last, floor, bool(deleted), fields, active_ms)
 
+    def principal_of(self, conversation: str) -> str:
+        """Return the owner of a conversation; empty if it has none."""
+        return self.topic(stream_topic(conversation)).owner or ""
+
     def _create_topic(self, topic: TopicRow) -> None:
         topic.tid = self._next_tid
         self._next_tid += 1
         topic.active_ms = self.now_ms
         self._dirty[topic.tid] = topic
+        self.listed.add(topic.name)
 
     def mark_dirty(self, topic: TopicRow) -> None:
         """Have the whole row written by the next flush; creates the topic if it does not exist."""
@@ -345,6 +419,7 @@ class WriteConnection(ReadConnection):
             self._create_topic(topic)
         self._dirty[topic.tid] = topic
         self.changed.add(topic.name)
+        self.listed.add(topic.name)
 
     def wake(self, agent: str) -> None:
         """Notify watchers of the agent's inbox that a lane became ready."""

@@ -23,6 +23,8 @@ WRITES: dict[type[AnyOperation], Callable[[WriteConnection, Any], object]] = {
     op.Compact: maintenance.compact,
     op.Erase: maintenance.erase,
     op.Delete: maintenance.delete,
+    op.Expire: maintenance.expire,
+    op.Scrub: maintenance.scrub,
     op.PutBlob: maintenance.put_blob,
     op.SweepBlobs: maintenance.sweep_blobs,
     op.Load: transfer.load,
@@ -40,6 +42,8 @@ READS: dict[type[AnyOperation], Callable[[ReadConnection, Any], object]] = {
     op.Info: reads.info,
     op.Dump: transfer.dump,
 }
+
+LONG_READS = frozenset((op.GetBlob, op.Dump))  # always megabytes: an event loop does not even try them
 
 
 def run_group(db: WriteConnection, operations: Sequence[AnyOperation]) -> list[object]:

@@ -12,6 +12,8 @@ import os
 import time
 from pathlib import Path
 
+from magent2.private_files import create_if_missing
+
 RETRY_S = 0.01
 YIELD_S = 0.0005  # long enough for a waiting process to wake up and take the lock
 
@@ -21,13 +23,16 @@ class FileLock:
 
     A process that has to wait holds a shared lock on a second file meanwhile. A process that releases the lock and sees
     that second file locked sleeps for a moment, so that it cannot take the lock again before the one that waits. That
-    sleep is bounded: a waiting process that was suspended cannot stop the others.
+    sleep is bounded: a waiting process that was suspended cannot stop the others. Only the users who may read the
+    database can open the two files: any process that can open them could hold the lock for ever.
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._lock = os.open(path, flags, 0o666)
-        self._waiting = os.open(path.with_name(path.name + ".waiting"), flags, 0o666)
+        waiting = path.with_name(path.name + ".waiting")
+        for file in (path, waiting):
+            create_if_missing(file)
+        self._lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._waiting = os.open(waiting, os.O_RDWR | os.O_CLOEXEC)
 
     def try_acquire(self) -> bool:
         return _try_flock(self._lock, fcntl.LOCK_EX)

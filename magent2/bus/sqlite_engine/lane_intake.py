@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from magent2.bus.operations import INTAKE_MAX
 from magent2.bus.sqlite_engine.connection import LANE_PREFIX, SEQ_MASK, WriteConnection, rid_of
 from magent2.models.address import chat_topic, control_topic
-
-INTAKE_MAX = 256  # records per inbox and claim, so that no claim holds the write transaction for long
 
 CONTROL, CHAT = 0, 1  # kinds of mail as stored in `mail.chat`; control sorts first
 
@@ -15,10 +14,10 @@ _SELECT_LANE = (
     "SELECT lid, owner IS NOT NULL, ready IS NOT NULL, due_ms IS NOT NULL OR parked FROM lanes"
     " WHERE conversation = ? AND agent = ?"
 )
-_INSERT_LANE = "INSERT INTO lanes (conversation, agent, since_ms, ready) VALUES (?, ?, ?, ?)"
+_INSERT_LANE = "INSERT INTO lanes (conversation, agent, since_ms, ready, principal) VALUES (?, ?, ?, ?, ?)"
 _MAKE_READY = (
-    "UPDATE lanes SET ready = ?, due_ms = NULL, parked = 0, since_ms = iif(idle_ms IS NULL, since_ms, ?),"
-    " idle_ms = NULL WHERE lid = ?"
+    "UPDATE lanes SET ready = ?, principal = ?, due_ms = NULL, parked = 0,"
+    " since_ms = iif(idle_ms IS NULL, since_ms, ?), idle_ms = NULL WHERE lid = ?"
 )
 
 
@@ -75,9 +74,10 @@ def _put_into_lane(db: WriteConnection, agent: str, conversation: str, kind: int
     order = db.next_front if kind == CONTROL else db.next_back
     row = db.one(_SELECT_LANE, conversation, agent)
     if row is None:
-        lid = int(db.execute(_INSERT_LANE, (conversation, agent, at_ms, order())).lastrowid or 0)
+        values = (conversation, agent, at_ms, order(), db.principal_of(conversation))
+        lid = int(db.execute(_INSERT_LANE, values).lastrowid or 0)
     else:
         lid, held, ready, waits = row
         if not held and not ready and (kind == CONTROL or not waits):
-            db.execute(_MAKE_READY, (order(), at_ms, lid))
+            db.execute(_MAKE_READY, (order(), db.principal_of(conversation), at_ms, lid))
     db.execute("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", (lid, kind, seq))

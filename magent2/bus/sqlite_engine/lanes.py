@@ -1,8 +1,11 @@
 """Lanes and leases: claiming a lane, writing as its owner, giving it back.
 
 A lane is the mail of one agent in one conversation; one worker owns it at a time. A lane without owner is ready (it has
-an order number in `ready`), waits until `due_ms`, is parked until control mail comes, or is idle (it has no mail).
+an order number in `ready`), waits until `due_ms` of the log clock, is parked until control mail comes, or is idle (it
+has no mail).
 Order numbers grow at the back of the queue and shrink at the front, so that taking lanes is one indexed query.
+The principals that have ready lanes of an agent take turns (the table `turns`). So a claim costs as much whether a
+principal has one ready lane or thousands.
 
 A lease belongs to a worker, not to a lane: renewing it is one row however many lanes the worker holds. An expired lease
 changes nothing by itself. The next claim of any worker takes the lanes away; until then the owner may still write,
@@ -13,10 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import orjson
 
-from magent2.bus.operations import CLAIM_MAIL_MAX, LEASE_MAX_S, Claim, Later, Leave, OwnedAppend, Renew, Settle, Write
+from magent2.bus.operations import (
+    CLAIM_MAIL_MAX,
+    LANE_MEMORY_S,
+    LEASE_MAX_S,
+    Claim,
+    Later,
+    Leave,
+    OwnedAppend,
+    Renew,
+    Settle,
+    Write,
+)
 from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, Owner
 from magent2.bus.sqlite_engine.append import check_and_write, check_sizes
 from magent2.bus.sqlite_engine.connection import WriteConnection, pack_seqs, unpack_seqs
@@ -24,7 +39,6 @@ from magent2.bus.sqlite_engine.lane_intake import CONTROL, sort_inboxes
 from magent2.bus.sqlite_engine.reads import fenced, mail_of
 from magent2.errors import CounterGap
 
-LANE_MEMORY_S = 86_400  # how long an idle lane is kept, so that a repeated settle is recognized
 IDLE_LANES_DROPPED_MAX = 256  # per claim
 LEASE_MAX_MS = int(LEASE_MAX_S * 1000)
 
@@ -32,9 +46,12 @@ _HAS_MAIL = "SELECT 1 FROM mail WHERE lid = ? LIMIT 1"
 _HAS_CONTROL = f"SELECT 1 FROM mail WHERE lid = ? AND chat = {CONTROL} LIMIT 1"  # noqa: S608  a constant
 _RELEASE = (
     "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = ?, ready = ?, due_ms = ?,"
-    " parked = ?, done = ?, done_answer = ?, idle_ms = ? WHERE lid = ?"
+    " parked = ?, done = ?, done_answer = ?, idle_ms = ?, principal = coalesce(?, principal) WHERE lid = ?"
 )
-_MAKE_READY = "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, ready = ? WHERE lid = ?"
+_MAKE_READY = (
+    "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, due_ms = NULL, ready = ?, principal = ?"
+    " WHERE lid = ?"
+)
 _MAKE_IDLE = (
     "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = 0, due_ms = NULL, idle_ms = ?"
     " WHERE lid = ?"
@@ -43,6 +60,8 @@ _TAKE = (
     "UPDATE lanes SET owner = ?, worker = ?, nonce = ?, attempt = attempt + 1, n = 0, answer = NULL,"
     " ready = NULL WHERE lid = ? RETURNING conversation, attempt"
 )
+_FIRST_LANES = "SELECT lid FROM lanes WHERE agent = ? AND principal = ? AND ready IS NOT NULL ORDER BY ready LIMIT ?"
+_NEXT_TURNS = "SELECT turn, agent, principal FROM turns WHERE agent = ? ORDER BY turn LIMIT ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,7 @@ class LaneRow:
     """
 
     lid: int
+    conversation: str
     owner: str | None
     n: int
     answer: str | None
@@ -63,7 +83,8 @@ class LaneRow:
 
 def _select_lane(db: WriteConnection, owner: Owner) -> LaneRow | None:
     row = db.one(
-        "SELECT lid, owner, n, answer, attempt, done, done_answer FROM lanes WHERE conversation = ? AND agent = ?",
+        "SELECT lid, conversation, owner, n, answer, attempt, done, done_answer FROM lanes"
+        " WHERE conversation = ? AND agent = ?",
         owner.conversation,
         owner.agent,
     )
@@ -96,7 +117,7 @@ def settle(db: WriteConnection, operation: Settle) -> AppendResult:
     seqs = check_and_write(db, operation)
     _remove_mail(db, lane, operation.mail)
     if db.one(_HAS_MAIL, lane.lid) is None:
-        _release(db, lane, seqs, idle_ms=db.now_ms)
+        _release(db, lane, seqs, idle_ms=db.log_ms())
     else:
         _release(db, lane, seqs, ready=db.next_back())
         db.wake(operation.owner.agent)
@@ -117,10 +138,11 @@ def later(db: WriteConnection, operation: Later) -> AppendResult:
     elif operation.delay_s is None:
         _release(db, lane, seqs, attempt=attempt, parked=True)
     elif operation.delay_s > 0:
-        due_ms = db.now_ms + max(1, round(operation.delay_s * 1000))
+        db.store_clock()  # no later than at the start of any delay, so that none is prolonged by a reboot
+        due_ms = db.log_ms() + max(1, round(operation.delay_s * 1000))
         _release(db, lane, seqs, attempt=attempt, due_ms=due_ms)
     elif db.one(_HAS_MAIL, lane.lid) is None:
-        _release(db, lane, seqs, idle_ms=db.now_ms)
+        _release(db, lane, seqs, idle_ms=db.log_ms())
     else:
         _release(db, lane, seqs, attempt=attempt, ready=db.next_front())
         db.wake(operation.owner.agent)
@@ -153,7 +175,8 @@ def _release(
     parked: bool = False,
     idle_ms: int | None = None,
 ) -> None:
-    values = (attempt, ready, due_ms, parked, lane.owner, pack_seqs(seqs), idle_ms, lane.lid)
+    principal = None if ready is None else db.principal_of(lane.conversation)
+    values = (attempt, ready, due_ms, parked, lane.owner, pack_seqs(seqs), idle_ms, principal, lane.lid)
     db.execute(_RELEASE, values)
 
 
@@ -169,14 +192,22 @@ def _remove_mail(db: WriteConnection, lane: LaneRow, mail: Iterable[MailRef]) ->
 def claim(db: WriteConnection, operation: Claim) -> ClaimResult:
     db.flush()
     monotonic_ms = db.clock.monotonic_ms()
+    anchor = db.anchor()
+    if anchor is None or not anchor.carries(db.boot_id, monotonic_ms):
+        db.store_clock()
+    log_ms = db.log_ms()
     # The own lease comes first: a worker whose lease has expired must not lose its lanes to its own claim.
     repeat = _take_lease(db, operation, monotonic_ms)
     _return_expired(db, monotonic_ms)
-    _drop_idle_lanes(db)
-    _make_due_lanes_ready(db, operation.agents)
+    _drop_idle_lanes(db, log_ms)
+    _make_due_lanes_ready(db, operation.agents, log_ms)
     more = sort_inboxes(db, operation.agents)
-    lanes = _lanes_of_nonce(db, operation) if repeat else _take_lanes(db, operation)
-    return ClaimResult(lanes, more, _wait_s(db, operation, monotonic_ms))
+    over_share = False
+    if repeat:
+        lanes = _lanes_of_nonce(db, operation, log_ms)
+    else:
+        lanes, over_share = _take_lanes(db, operation, log_ms)
+    return ClaimResult(lanes, more, _wait_s(db, operation, monotonic_ms, log_ms), over_share)
 
 
 def _take_lease(db: WriteConnection, operation: Claim, monotonic_ms: int) -> bool:
@@ -214,81 +245,116 @@ def _return_expired(db: WriteConnection, monotonic_ms: int) -> None:
 
 def _end_lease(db: WriteConnection, worker: str) -> int:
     """End a worker's lease and return the number of its lanes, which go to the front in the order of their creation."""
-    held = db.all("SELECT lid, agent FROM lanes WHERE worker = ? ORDER BY lid DESC", worker)
-    for lid, agent in held:
+    held = db.all("SELECT lid, agent, conversation FROM lanes WHERE worker = ? ORDER BY lid DESC", worker)
+    for lid, agent, conversation in held:
         if db.one(_HAS_MAIL, lid) is None:
-            db.execute(_MAKE_IDLE, (db.now_ms, lid))
+            db.execute(_MAKE_IDLE, (db.log_ms(), lid))
         else:
-            db.execute(_MAKE_READY, (db.next_front(), lid))
+            db.execute(_MAKE_READY, (db.next_front(), db.principal_of(conversation), lid))
             db.wake(agent)
     db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
     return len(held)
 
 
-def _drop_idle_lanes(db: WriteConnection) -> None:
+def _drop_idle_lanes(db: WriteConnection, log_ms: int) -> None:
     db.execute(
         "DELETE FROM lanes WHERE lid IN (SELECT lid FROM lanes WHERE idle_ms < ? LIMIT ?)",
-        (db.now_ms - LANE_MEMORY_S * 1000, IDLE_LANES_DROPPED_MAX),
+        (log_ms - LANE_MEMORY_S * 1000, IDLE_LANES_DROPPED_MAX),
     )
 
 
-def _make_due_lanes_ready(db: WriteConnection, agents: Iterable[str]) -> None:
+def _make_due_lanes_ready(db: WriteConnection, agents: Iterable[str], log_ms: int) -> None:
     for agent in agents:
-        due = db.all("SELECT lid FROM lanes WHERE agent = ? AND due_ms <= ? ORDER BY due_ms", agent, db.now_ms)
-        for (lid,) in due:
-            if db.one(_HAS_MAIL, lid) is None:
-                db.execute(_MAKE_IDLE, (db.now_ms, lid))
-            else:
-                sql = "UPDATE lanes SET due_ms = NULL, ready = ? WHERE lid = ?"
-                db.execute(sql, (db.next_back(), lid))
-
-
-def _take_lanes(db: WriteConnection, operation: Claim) -> tuple[ClaimedLane, ...]:
-    """Take up to `limit` ready lanes. The order numbers are shared by all agents, so no agent starves another."""
-    ready: list[tuple[int, int, str]] = []
-    for agent in dict.fromkeys(operation.agents) if operation.limit else ():
-        rows = db.all(
-            "SELECT ready, lid FROM lanes WHERE agent = ? AND ready IS NOT NULL ORDER BY ready LIMIT ?",
-            agent,
-            operation.limit,
+        due = db.all(
+            "SELECT lid, conversation FROM lanes WHERE agent = ? AND due_ms <= ? ORDER BY due_ms", agent, log_ms
         )
-        ready += [(order, lid, agent) for order, lid in rows]
-    ready.sort()
+        for lid, conversation in due:
+            if db.one(_HAS_MAIL, lid) is None:
+                db.execute(_MAKE_IDLE, (log_ms, lid))
+            else:
+                db.execute(_MAKE_READY, (db.next_back(), db.principal_of(conversation), lid))
+
+
+def _take_lanes(db: WriteConnection, operation: Claim, log_ms: int) -> tuple[tuple[ClaimedLane, ...], bool]:
+    """Take up to `limit` ready lanes, and say whether some were left because of their principals' share.
+
+    Every agent and principal has one turn at a time, so neither starves another. Who has taken a lane goes to the end.
+    """
+    turns: list[tuple[int, str, str]] = []
+    for agent in dict.fromkeys(operation.agents) if operation.limit else ():
+        # Principals that are over their share are passed over. They use slots, so this many turns are enough.
+        turns += db.all(_NEXT_TURNS, agent, operation.limit + len(operation.slots) + 1)
+    heapify(turns)
+    alone = len(turns) == 1  # then the order does not matter: who comes later goes to the end
+    last_turn = _last_turn(db, turns)
+    slots, over_share = dict(operation.slots), False
+    ready: dict[tuple[str, str], list[int]] = {}  # lanes that were read and not taken yet, first one last
+    served: dict[tuple[str, str], int] = {}
     taken: list[ClaimedLane] = []
-    for _, lid, agent in ready[: operation.limit]:
-        token = f"{operation.worker}/{operation.nonce}/{db.next_epoch()}"
-        conversation, attempt = db.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
-        taken.append(_claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt))
-    return tuple(taken)
+    while turns and len(taken) < operation.limit:
+        free = operation.limit - len(taken)
+        _, agent, principal = heappop(turns)
+        if not operation.has_room(principal, slots.get(principal, 0), free):
+            over_share = True
+            continue
+        lids = ready.get((agent, principal))
+        if not lids:
+            page = -(-free // (len(turns) + 1))  # about as many as come to this principal's turn
+            lids = [lid for (lid,) in db.all(_FIRST_LANES, agent, principal, page)][::-1]
+            ready[agent, principal] = lids
+            if not lids:
+                continue
+        taken.append(_take(db, operation, agent, principal, lids.pop(), log_ms))
+        slots[principal] = slots.get(principal, 0) + 1
+        last_turn += 1
+        served[agent, principal] = last_turn
+        heappush(turns, (last_turn, agent, principal))
+    if not alone:
+        rows = [(turn, *who) for who, turn in served.items()]
+        db.executemany("UPDATE turns SET turn = ? WHERE agent = ? AND principal = ?", rows)
+    return tuple(taken), over_share
 
 
-def _lanes_of_nonce(db: WriteConnection, operation: Claim) -> tuple[ClaimedLane, ...]:
+def _last_turn(db: WriteConnection, turns: Iterable[tuple[int, str, str]]) -> int:
+    """Return the highest number in use for the agents that have these turns."""
+    agents = {agent for _, agent, _ in turns}
+    return max((db.all("SELECT max(turn) FROM turns WHERE agent = ?", agent)[0][0] for agent in agents), default=0)
+
+
+def _take(db: WriteConnection, operation: Claim, agent: str, principal: str, lid: int, log_ms: int) -> ClaimedLane:
+    token = f"{operation.worker}/{operation.nonce}/{db.next_epoch()}"
+    conversation, attempt = db.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
+    return _claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt, log_ms, principal)
+
+
+def _lanes_of_nonce(db: WriteConnection, operation: Claim, log_ms: int) -> tuple[ClaimedLane, ...]:
     rows = db.all(
-        "SELECT lid, agent, conversation, owner, attempt FROM lanes WHERE worker = ? AND nonce = ? ORDER BY lid",
+        "SELECT lid, agent, conversation, owner, attempt, principal FROM lanes WHERE worker = ? AND nonce = ?"
+        " ORDER BY lid",
         operation.worker,
         operation.nonce,
     )
     return tuple(
-        _claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt)
-        for lid, agent, conversation, token, attempt in rows
+        _claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt, log_ms, principal)
+        for lid, agent, conversation, token, attempt, principal in rows
     )
 
 
-def _claimed(db: WriteConnection, owner: Owner, lid: int, attempt: int) -> ClaimedLane:
+def _claimed(db: WriteConnection, owner: Owner, lid: int, attempt: int, log_ms: int, principal: str) -> ClaimedLane:
     mail = mail_of(db, owner.agent, lid, CLAIM_MAIL_MAX)
     count = len(mail)
     if count == CLAIM_MAIL_MAX:
         count = db.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
-    return ClaimedLane(owner, attempt, mail, count)
+    return ClaimedLane(owner, attempt, mail, count, log_ms, principal)
 
 
-def _wait_s(db: WriteConnection, operation: Claim, monotonic_ms: int) -> float | None:
+def _wait_s(db: WriteConnection, operation: Claim, monotonic_ms: int, log_ms: int) -> float | None:
     """Return the time until a delayed lane is due or the lease of another worker that holds lanes expires."""
     waits = []
     for agent in operation.agents:
         row = db.one("SELECT min(due_ms) FROM lanes WHERE agent = ? AND due_ms IS NOT NULL", agent)
         if row is not None and row[0] is not None:
-            waits.append(row[0] - db.now_ms)
+            waits.append(row[0] - log_ms)
     row = db.one(
         "SELECT min(deadline) FROM workers WHERE worker <> ?"
         " AND EXISTS (SELECT 1 FROM lanes WHERE worker = workers.worker)",

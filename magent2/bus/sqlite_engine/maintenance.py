@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from magent2.bus.operations import Compact, Delete, Erase, PutBlob, SweepBlobs, Trim
-from magent2.bus.sqlite_engine.connection import SEQ_MASK, TopicRow, WriteConnection, rid_of
+from collections.abc import Sequence
+
+from magent2.bus.operations import IDS_KEPT, Compact, Delete, Erase, Expire, PutBlob, Scrub, SweepBlobs, Trim
+from magent2.bus.records import CompactResult, TrimResult
+from magent2.bus.scrub import ScrubState
+from magent2.bus.sqlite_engine.connection import SEQ_BITS, SEQ_MASK, SqlRow, TopicRow, WriteConnection, rid_of
 from magent2.bus.sqlite_engine.lane_intake import CHAT, CONTROL, intake_cursors
 from magent2.models.address import checked_topic
-
-IDS_KEPT = 10_000  # ids per topic that are remembered after their records were dropped
 
 _INBOXES = {"chat": CHAT, "control": CONTROL}
 _ERASE = "UPDATE records SET payload = NULL, headers = '', blobs = '', copy = '' WHERE rid = ?"
@@ -19,36 +21,43 @@ _UNREFERENCED = "NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.name = blob
 # --- retention ---
 
 
-def trim(db: WriteConnection, operation: Trim) -> int:
+def trim(db: WriteConnection, operation: Trim) -> TrimResult:
     db.flush()
     topic = db.topic(operation.topic)
     if not topic.tid or topic.deleted:
-        return topic.floor
-    bound = _before_unsettled(db, topic, _retention_bound(db, topic, operation))
-    row = db.one(
-        "SELECT max(rid) FROM records WHERE rid > ? AND rid <= ?", rid_of(topic.tid, 0), rid_of(topic.tid, bound)
+        return TrimResult(topic.floor)
+    low = rid_of(topic.tid, 0)
+    page = db.all(
+        "SELECT rid, at_ms FROM records WHERE rid > ? AND rid <= ? ORDER BY rid LIMIT ?",
+        *(low, rid_of(topic.tid, topic.last), operation.limit + 1),
     )
-    if row is None or row[0] is None:
-        return topic.floor
-    _drop(db, topic, row[0])
-    topic.floor = row[0] & SEQ_MASK
+    bound = rid_of(topic.tid, _before_unsettled(db, topic, _retention_bound(db, topic, operation, page)))
+    dropped = [rid for rid, _ in page if rid <= bound]
+    more = len(dropped) > operation.limit
+    if more:
+        dropped.pop()
+    if not dropped:
+        return TrimResult(topic.floor)
+    _drop(db, topic, dropped[-1])
+    topic.floor = dropped[-1] & SEQ_MASK
     db.mark_dirty(topic)
-    return topic.floor
+    return TrimResult(topic.floor, len(dropped), more)
 
 
-def _retention_bound(db: WriteConnection, topic: TopicRow, operation: Trim) -> int:
-    """Return the highest seq that the number, age or seq of the operation allows to drop."""
+def _retention_bound(db: WriteConnection, topic: TopicRow, operation: Trim, page: Sequence[SqlRow]) -> int:
+    """Return the highest seq that the number, age or seq of the operation allows to drop.
+
+    `page` has the oldest records with their times; an age is compared with these only, because one step drops no more.
+    """
     if operation.through is not None:
         return min(operation.through, topic.last)
-    low, high = rid_of(topic.tid, 0), rid_of(topic.tid, topic.last)
     if operation.max_age_s is None:
         sql = "SELECT rid FROM records WHERE rid > ? AND rid <= ? ORDER BY rid DESC LIMIT 1 OFFSET ?"
-        row = db.one(sql, low, high, operation.keep)
+        row = db.one(sql, rid_of(topic.tid, 0), rid_of(topic.tid, topic.last), operation.keep)
         return row[0] & SEQ_MASK if row else 0
     oldest_kept_ms = db.now_ms - round(operation.max_age_s * 1000)
-    sql = "SELECT rid FROM records WHERE rid > ? AND rid <= ? AND at_ms > ? ORDER BY rid LIMIT 1"
-    row = db.one(sql, low, high, oldest_kept_ms)
-    return (row[0] & SEQ_MASK) - 1 if row else topic.last
+    young = next((rid for rid, at_ms in page if at_ms > oldest_kept_ms), None)
+    return topic.last if young is None else (young & SEQ_MASK) - 1
 
 
 def _before_unsettled(db: WriteConnection, topic: TopicRow, bound: int) -> int:
@@ -99,22 +108,31 @@ def _forget_oldest_ids(db: WriteConnection, topic: TopicRow) -> None:
     db.execute("DELETE FROM old_ids WHERE rid > ? AND rid <= ?", (span[0], newest[0]))
 
 
-def compact(db: WriteConnection, operation: Compact) -> int:
+def compact(db: WriteConnection, operation: Compact) -> CompactResult:
     db.flush()
     topic = db.topic(operation.topic)
-    low, high = rid_of(topic.tid, 0), rid_of(topic.tid, topic.last)
-    rows = db.all(
-        "SELECT piece.rid FROM records AS piece WHERE piece.rid > ? AND piece.rid <= ? AND piece.draft <> ''"
-        " AND EXISTS (SELECT 1 FROM records AS whole WHERE whole.closes = piece.draft AND whole.closes <> ''"
-        " AND whole.rid > piece.rid AND whole.rid <= ? AND whole.at_ms <= ?)",
-        *(low, high, high, db.now_ms - round(operation.min_age_s * 1000)),
+    high = rid_of(topic.tid, topic.last)
+    drafts = db.all(
+        "SELECT rid, draft FROM records INDEXED BY records_draft WHERE rid > ? AND rid <= ? AND draft <> ''"
+        " ORDER BY rid LIMIT ?",
+        *(rid_of(topic.tid, operation.after), high, operation.limit),
     )
+    closed_ms = db.now_ms - round(operation.min_age_s * 1000)
+    closings = {name: _last_closing(db, topic, name, closed_ms) for name in {name for _, name in drafts}}
+    rows = [(rid,) for rid, name in drafts if rid < closings[name]]
     db.executemany("DELETE FROM blob_refs WHERE rid = ?", rows)
     db.executemany("INSERT INTO old_ids SELECT rid, id, digest, answer FROM records WHERE rid = ? AND id <> ''", rows)
     db.executemany("DELETE FROM records WHERE rid = ?", rows)
     db.dropped_rows += len(rows)
     _forget_oldest_ids(db, topic)
-    return len(rows)
+    return CompactResult(len(rows), drafts[-1][0] & SEQ_MASK if len(drafts) == operation.limit else None)
+
+
+def _last_closing(db: WriteConnection, topic: TopicRow, draft: str, closed_ms: int) -> int:
+    """Return the rid of the last record that closed the draft until then, or 0."""
+    sql = "SELECT max(rid) FROM records WHERE closes = ? AND closes <> '' AND rid > ? AND rid <= ? AND at_ms <= ?"
+    row = db.one(sql, draft, rid_of(topic.tid, 0), rid_of(topic.tid, topic.last), closed_ms)
+    return row[0] or 0 if row else 0
 
 
 # --- erasing and deleting ---
@@ -124,7 +142,7 @@ def erase(db: WriteConnection, operation: Erase) -> int:
     db.flush()
     topic = db.topic(operation.topic)
     rids = [(rid_of(topic.tid, seq),) for seq in set(operation.seqs) if 0 < seq <= topic.last]
-    db.scrub_needed = True
+    db.ask_for_scrub()
     if operation.forget:
         db.executemany(_FORGET_DIGEST, rids)
         db.forget_group_ids(topic)
@@ -138,13 +156,52 @@ def _erase_records(db: WriteConnection, rids: list[tuple[int]]) -> int:
 
 def delete(db: WriteConnection, operation: Delete) -> None:
     db.flush()
-    db.scrub_needed = True
+    db.ask_for_scrub()
     unnamed: set[tuple[str]] = set()
     for name in dict.fromkeys(operation.topics):
         unnamed |= _delete_topic(db, db.topic(name))
     if operation.conversation is not None:
         unnamed |= _delete_conversation(db, operation.conversation)
         db.executemany(f"DELETE FROM blobs WHERE name = ? AND {_UNREFERENCED}", unnamed)  # noqa: S608
+
+
+def expire(db: WriteConnection, operation: Expire) -> bool:
+    db.flush()
+    topics = [db.topic(name) for name in operation.topics]
+    active_ms = db.now_ms - round(operation.idle_s * 1000)
+    if not topics[0].tid or topics[0].deleted or any(_is_active(db, topic, active_ms) for topic in topics):
+        return False
+    if _has_mail(db, operation.conversation):
+        return False
+    if not operation.dry_run:
+        delete(db, Delete(operation.topics, conversation=operation.conversation))
+    return True
+
+
+def _is_active(db: WriteConnection, topic: TopicRow, active_ms: int) -> bool:
+    """Return whether the topic was created, or its head set or a record appended, after this time."""
+    if not topic.tid or topic.deleted:
+        return False
+    sql = "SELECT at_ms FROM records WHERE rid > ? AND rid <= ? ORDER BY rid DESC LIMIT 1"
+    last = db.one(sql, rid_of(topic.tid, 0), rid_of(topic.tid, topic.last))
+    return topic.active_ms > active_ms or (last is not None and last[0] > active_ms)
+
+
+def _has_mail(db: WriteConnection, conversation: str) -> bool:
+    """Return whether mail of a conversation waits: in a lane, or in an inbox and not yet sorted into a lane."""
+    in_lane = "SELECT 1 FROM lanes JOIN mail USING (lid) WHERE lanes.conversation = ? LIMIT 1"
+    if db.one(in_lane, conversation) is not None:
+        return True
+    copies = db.all(
+        f"SELECT topics.name, records.rid FROM records JOIN topics ON topics.tid = records.rid >> {SEQ_BITS}"  # noqa: S608
+        " WHERE copy = ? AND copy <> '' AND lane <> '' AND payload IS NOT NULL",
+        conversation,
+    )
+    for name, rid in copies:
+        kind, agent = checked_topic(name)
+        if kind in _INBOXES and rid & SEQ_MASK > intake_cursors(db, agent)[_INBOXES[kind]]:
+            return True
+    return False
 
 
 def _delete_topic(db: WriteConnection, topic: TopicRow) -> set[tuple[str]]:
@@ -176,7 +233,7 @@ def _empty_inbox(db: WriteConnection, topic: TopicRow) -> None:
     db.execute(
         "UPDATE lanes SET attempt = 0, ready = NULL, due_ms = NULL, parked = 0, idle_ms = ? WHERE agent = ?"
         " AND owner IS NULL AND NOT EXISTS (SELECT 1 FROM mail WHERE lid = lanes.lid)",
-        (db.now_ms, agent),
+        (db.log_ms(), agent),
     )
 
 
@@ -195,6 +252,12 @@ def _delete_conversation(db: WriteConnection, conversation: str) -> set[tuple[st
     return named
 
 
+def scrub(db: WriteConnection, _: Scrub) -> bool:
+    """Scrub a database in memory, which has no file. For a file the writer thread does it, outside a transaction."""
+    db.store_scrub(ScrubState())
+    return True
+
+
 # --- blobs ---
 
 
@@ -209,9 +272,13 @@ def put_blob(db: WriteConnection, operation: PutBlob) -> str:
 def sweep_blobs(db: WriteConnection, operation: SweepBlobs) -> int:
     db.flush()
     oldest_kept_ms = db.now_ms - round(operation.min_age_s * 1000)
+    unnamed = f"FROM blobs WHERE at_ms <= ? AND {_UNREFERENCED}"
+    if operation.dry_run:
+        row = db.one(f"SELECT count(*) {unnamed}", oldest_kept_ms)
+        return int(row[0]) if row else 0
     dropped = db.execute(
-        f"DELETE FROM blobs WHERE at_ms <= ? AND {_UNREFERENCED}",  # noqa: S608
-        (oldest_kept_ms,),
+        f"DELETE FROM blobs WHERE name IN (SELECT name {unnamed} LIMIT ?)",  # noqa: S608
+        (oldest_kept_ms, operation.limit),
     ).rowcount
     db.dropped_rows += dropped
     return dropped

@@ -32,12 +32,12 @@ class PollingHub(WatchHub):
         self._starting = threading.Lock()
         self._poller: CommitPoller | None = None
 
-    def committed(self, topics: set[str], version: int) -> None:
+    def committed(self, topics: set[str], listed: set[str], version: int) -> None:
         """Notify at once of a commit by this process, and exclude it from the next poll."""
         poller = self._poller
         if poller is not None:
             poller.own.add(version)
-        self.notify(topics)
+        self.notify(topics, listed)
 
     def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         with self._starting:
@@ -84,12 +84,14 @@ class CommitPoller:
 
     def _work(self) -> None:
         idle_s, pause_s = 0.0, POLL_S
-        while not self._stop.wait(pause_s) and not self._may_end(idle_s):
-            idle_s = 0.0 if self._hub.watched() else idle_s + pause_s
-            pause_s = self._poll()
-        with self._lock:
-            self._ended = True
-        self._connection.close()
+        try:
+            while not self._stop.wait(pause_s) and not self._may_end(idle_s):
+                idle_s = 0.0 if self._hub.watched() else idle_s + pause_s
+                pause_s = self._poll()
+        finally:  # the next watch starts another thread
+            with self._lock:
+                self._ended = True
+            self._connection.close()
 
     def _may_end(self, idle_s: float) -> bool:
         if idle_s < LINGER_S:
@@ -104,11 +106,19 @@ class CommitPoller:
             data_version = self._data_version()
             if data_version != self._seen_data_version:
                 changes = self._connection.execute(_CHANGED_SINCE, (self._seen_version,)).fetchall()
-                self._hub.notify([topic for topic, version in changes if version not in self.own])
-                self._seen_version = max((version for _, version in changes), default=self._seen_version)
+                newest = max((version for _, version in changes), default=self._seen_version)
+                foreign = not self.own.issuperset(range(self._seen_version + 1, newest + 1))
+                # A version does not tell a new head from a new record, and a commit of this process hides the version
+                # that another process has given the same topic. So after a commit of another process every topic may
+                # have a new head.
+                self._hub.notify(
+                    [topic for topic, version in changes if version not in self.own],
+                    [topic for topic, _ in changes] if foreign else (),
+                )
+                self._seen_version = newest
                 self.own = {version for version in self.own if version > self._seen_version}
                 self._seen_data_version = data_version  # read before the query: a commit in between is polled again
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001  followers of other processes' records depend on this thread
             cause = str(translate_error(error, self._path))
             log.warning("polling the sqlite log for changes failed", extra={"path": self._path, "error": cause})
             self._hub.notify_all()  # changes may be missed meanwhile, so every watcher has to read again

@@ -34,11 +34,31 @@ from magent2.bus.records import (
 )
 from magent2.bus.sqlite_engine.connection import SEQ_BITS, SEQ_MASK, ReadConnection, SqlRow, rid_of
 from magent2.errors import BlobMissing, Fenced, MalformedRecord, UnknownCursor
+from magent2.models.address import kind_prefix
 
 COLUMNS = "rid, id, at_ms, headers, draft, closes, blobs, payload"
 _AFTER = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid <= ? ORDER BY rid LIMIT ?"  # noqa: S608
 _BEFORE = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid < ? ORDER BY rid DESC LIMIT ?"  # noqa: S608
 _BY_RID = f"SELECT {COLUMNS} FROM records WHERE rid = ?"  # noqa: S608
+
+# The kinds of all listed topics. Each step looks up the next kind in the index; DISTINCT would read the whole index.
+_KINDS = (
+    "WITH RECURSIVE kinds (kind) AS (SELECT min(kind) FROM topics WHERE deleted = 0 UNION ALL"
+    " SELECT (SELECT min(kind) FROM topics WHERE deleted = 0 AND kind > kinds.kind) FROM kinds"
+    " WHERE kinds.kind IS NOT NULL) SELECT kind FROM kinds WHERE kind IS NOT NULL"
+)
+_AFTER_ALL_NAMES = "\U0010ffff"  # sorts after every character of a name: names are printable, and this one is not
+
+# Lanes of an agent that can have mail, each state by its index: idle lanes are far more and have none.
+_LANES = (
+    "SELECT conversation, (SELECT count(*) FROM mail WHERE mail.lid = lanes.lid), attempt, worker, due_ms, parked"
+    " FROM lanes WHERE lid IN ("
+    "SELECT lid FROM lanes WHERE agent = ?1 AND ready IS NOT NULL"
+    " UNION ALL SELECT lid FROM lanes WHERE agent = ?1 AND due_ms IS NOT NULL"
+    " UNION ALL SELECT lid FROM lanes WHERE agent = ?1 AND parked = 1"
+    " UNION ALL SELECT lid FROM lanes WHERE +agent = ?1 AND worker IS NOT NULL"
+    ") AND EXISTS (SELECT 1 FROM mail WHERE mail.lid = lanes.lid) ORDER BY since_ms, lid LIMIT ?2"
+)
 
 
 def decode(topic: str, row: SqlRow) -> Record:
@@ -56,6 +76,7 @@ def decode(topic: str, row: SqlRow) -> Record:
         closes or None,
         tuple(blobs.split(",")) if blobs else (),
         payload is None,
+        size_bytes=0 if payload is None else len(payload),
     )
 
 
@@ -136,25 +157,43 @@ def _topic_info(topic: str, last: int, floor: int, deleted: int, head: str, acti
 
 
 def topics(db: ReadConnection, operation: Topics) -> TopicList:
-    wanted = ["deleted = 0"]
-    values: list[str | int] = []
-    if operation.owner is not None:
-        wanted.append("owner = ?")
-        values.append(operation.owner)
-    if operation.prefix:
-        wanted.append("substr(name, 1, length(?)) = ?")
-        values += [operation.prefix, operation.prefix]
-    if operation.before is not None:
-        wanted.append("(active_ms, name) < (?, ?)")
-        values += [*operation.before]
-    sql = (
-        "SELECT name, last, floor, deleted, head, active_ms FROM topics"  # noqa: S608 - only the constants above
-        f" WHERE {' AND '.join(wanted)} ORDER BY active_ms DESC, name DESC LIMIT ?"
-    )
-    rows = db.all(sql, *values, operation.limit + 1)
+    """List topics at a cost that depends on the page, not on the number of topics.
+
+    A kind is read from its index, which has the order of the list. Topics below a longer prefix are found by name and
+    sorted: the cost is the number of topics with that prefix. A prefix without a colon takes a page of every kind.
+    """
+    prefix = operation.prefix
+    if ":" in prefix:
+        whole_kind = kind_prefix(prefix) == prefix
+        rows = _topic_rows(db, operation, "kind = ?", prefix) if whole_kind else _rows_by_name(db, operation)
+    else:
+        rows = _topic_rows(db, operation, "kind = '' AND substr(name, 1, length(?)) = ?", prefix, prefix)
+        for (kind,) in db.all(_KINDS):
+            if kind and kind.startswith(prefix):
+                rows += _topic_rows(db, operation, "kind = ?", kind)
+        rows.sort(key=lambda row: (row[5], row[0]), reverse=True)
     found = tuple(_topic_info(*row) for row in rows[: operation.limit])
     more = len(rows) > operation.limit
     return TopicList(found, (found[-1].active_ms, found[-1].topic) if more else None)
+
+
+def _rows_by_name(db: ReadConnection, operation: Topics) -> list[SqlRow]:
+    return _topic_rows(db, operation, "name >= ? AND name < ?", operation.prefix, operation.prefix + _AFTER_ALL_NAMES)
+
+
+def _topic_rows(db: ReadConnection, operation: Topics, wanted: str, *values: object) -> list[SqlRow]:
+    """Return the rows of one page and one more, which tells whether there is a next page."""
+    if operation.owner is not None:
+        wanted += " AND owner = ?"
+        values += (operation.owner,)
+    if operation.before is not None:
+        wanted += " AND (active_ms, name) < (?, ?)"
+        values += operation.before
+    sql = (
+        "SELECT name, last, floor, deleted, head, active_ms FROM topics"  # noqa: S608 - only constants of this module
+        f" WHERE deleted = 0 AND {wanted} ORDER BY active_ms DESC, name DESC LIMIT ?"
+    )
+    return db.all(sql, *values, operation.limit + 1)
 
 
 # --- lanes ---
@@ -197,25 +236,19 @@ def pending(db: ReadConnection, operation: Pending) -> tuple[Record, ...]:
 
 
 def lanes(db: ReadConnection, operation: Lanes) -> tuple[LaneInfo, ...]:
-    rows = db.all(
-        "SELECT conversation, (SELECT count(*) FROM mail WHERE mail.lid = lanes.lid), attempt, worker, due_ms, parked"
-        " FROM lanes WHERE agent = ? AND EXISTS (SELECT 1 FROM mail WHERE mail.lid = lanes.lid)"
-        " ORDER BY since_ms, lid LIMIT ?",
-        operation.agent,
-        operation.limit,
-    )
-    now_ms = db.clock.wall_ms()
-    return tuple(_lane_info(operation.agent, row, now_ms) for row in rows)
+    rows = db.all(_LANES, operation.agent, operation.limit)
+    log_ms = db.log_ms()
+    return tuple(_lane_info(operation.agent, row, log_ms) for row in rows)
 
 
-def _lane_info(agent: str, row: SqlRow, now_ms: int) -> LaneInfo:
+def _lane_info(agent: str, row: SqlRow, log_ms: int) -> LaneInfo:
     conversation, count, attempt, worker, due_ms, parked = row
     if worker is not None:
         return LaneInfo(agent, conversation, count, attempt, "held", worker)
     if parked:
         return LaneInfo(agent, conversation, count, attempt, "parked")
     if due_ms is not None:
-        return LaneInfo(agent, conversation, count, attempt, "later", None, max(0.0, (due_ms - now_ms) / 1000))
+        return LaneInfo(agent, conversation, count, attempt, "later", None, max(0.0, (due_ms - log_ms) / 1000))
     return LaneInfo(agent, conversation, count, attempt, "ready")
 
 

@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable
 
-from magent2.bus.operations import Dump, DumpRow, Info, Load
+from magent2.bus.operations import DUMP_SCHEMA, Dump, DumpRow, Info, Load
 from magent2.bus.records import MailRef, NewRecord, canonical, decode_object
 from magent2.bus.sqlite_engine.connection import (
     SEQ_BITS,
@@ -24,7 +24,6 @@ from magent2.bus.sqlite_engine.connection import (
 )
 from magent2.bus.sqlite_engine.lane_intake import CHAT, CONTROL, intake_cursors, save_intake_cursors
 from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info, mail_ref
-from magent2.bus.sqlite_engine.schema import SCHEMA
 from magent2.errors import InvalidInput, MalformedRecord, NotEmpty, SchemaTooNew
 
 CHUNK_BYTES = 4 << 20  # a chunk of a dump ends after the row that exceeds this
@@ -54,7 +53,7 @@ def dump(db: ReadConnection, operation: Dump) -> tuple[tuple[DumpRow, ...], str 
 
 def _log_row(db: ReadConnection, _cells: SqlRow) -> DumpRow:
     facts = info(db, Info())
-    return {"kind": "log", "log_id": facts.log_id, "schema": facts.schema, "release": facts.release}
+    return {"kind": "log", "log_id": facts.log_id, "schema": DUMP_SCHEMA, "release": facts.release}
 
 
 def _blob_row(_db: ReadConnection, cells: SqlRow) -> DumpRow:
@@ -106,7 +105,8 @@ def _lane_row(db: ReadConnection, cells: SqlRow) -> DumpRow:
     mail = db.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq", lid)
     return {
         "kind": "lane", "agent": agent, "conversation": conversation,
-        "mail": [list(mail_ref(agent, chat, seq)) for chat, seq in mail], "attempt": attempt, "due_ms": due_ms,
+        "mail": [list(mail_ref(agent, chat, seq)) for chat, seq in mail], "attempt": attempt,
+        "due_ms": None if due_ms is None else due_ms + db.wall_offset_ms(),
         "parked": bool(parked),
     }  # fmt: skip
 
@@ -162,8 +162,8 @@ def _parse(row: DumpRow) -> Callable[[WriteConnection], None]:
 
 
 def _parse_log(row: DumpRow) -> Callable[[WriteConnection], None]:
-    if int(row["schema"]) > SCHEMA:
-        raise SchemaTooNew(f"the dump has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
+    if int(row["schema"]) > DUMP_SCHEMA:
+        raise SchemaTooNew(f"the dump has schema {row['schema']}, this release knows {DUMP_SCHEMA}; upgrade magent2")
     log_id = str(row["log_id"])
 
     def write(db: WriteConnection) -> None:
@@ -261,12 +261,16 @@ def _parse_lane(row: DumpRow) -> Callable[[WriteConnection], None]:
 
     def write(db: WriteConnection) -> None:
         ready = None if parked or due_ms is not None or not mail else db.next_back()
+        due = None
+        if due_ms is not None:
+            db.store_clock()  # from here on the delay does not depend on the wall clock
+            due = due_ms - db.wall_offset_ms()
         lid = db.all(
-            "INSERT INTO lanes (conversation, agent, attempt, since_ms, ready, due_ms, parked)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)"
+            "INSERT INTO lanes (conversation, agent, attempt, since_ms, ready, due_ms, parked, principal)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (conversation, agent) DO UPDATE SET attempt = excluded.attempt, ready = excluded.ready,"
             " due_ms = excluded.due_ms, parked = excluded.parked RETURNING lid",
-            *(conversation, agent, attempt, db.now_ms, ready, due_ms, parked),
+            *(conversation, agent, attempt, db.now_ms, ready, due, parked, db.principal_of(conversation)),
         )[0][0]
         rows: Iterable[SqlRow] = [(lid, ref.topic.startswith("chat:"), ref.seq) for ref in mail]
         db.executemany("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", rows)

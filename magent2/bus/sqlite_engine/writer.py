@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from magent2.bus.operations import AnyOperation
+from magent2.background import log_error
+from magent2.bus.operations import AnyOperation, Scrub
+from magent2.bus.scrub import SCRUB_CHECK_S, SCRUB_DELAY_S, SCRUB_RETRY_S, ScrubState
 from magent2.bus.sqlite_engine.connection import WriteConnection
 from magent2.bus.sqlite_engine.dispatch import run_group
 from magent2.bus.sqlite_engine.errors import is_busy, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
-from magent2.bus.sqlite_engine.schema import BUSY_TIMEOUT_MS
+from magent2.bus.sqlite_engine.schema import BUSY_TIMEOUT_MS, transaction
 from magent2.errors import BusUnavailable, InvalidInput
 
 log = logging.getLogger(__name__)
@@ -39,9 +41,10 @@ CHECKPOINT_RETRY_S = 1.0  # pause after a checkpoint that a reader has blocked
 DROPPED_ROWS_MIN = 1000  # deleted rows after which free pages are given back
 VACUUM_PAGES_MAX = 1024  # pages given back per group, so that the next group does not wait long
 FREE_PAGES_KEPT = 1024  # pages left in the file for the next appends
+VACUUM_PAUSE_S = 0.02  # between two groups that only give pages back, so that other processes get the file lock
+VACUUM_AT_CLOSE_MAX_S = 5.0  # how long closing may go on with giving pages back
 
-SCRUB_MAX_BYTES = 512 << 20  # a larger file is not rewritten while it is in use: that would take longer than a lease
-SCRUB_TIME_SHARE = 20  # scrubbing may take one part in this many of the writer's time
+SCRUB_MAX_BYTES = 512 << 20  # a larger file is rewritten only when asked for: writers would wait longer than a lease
 
 
 def closed_message(path: str) -> str:
@@ -55,15 +58,20 @@ def lock_held_message(path: str) -> str:
 class ThreadWaiter:
     """Hands one outcome to a blocked thread. A bare lock is faster than an Event or a concurrent Future."""
 
-    __slots__ = ("_lock", "outcome")
+    __slots__ = ("_finished", "_lock", "outcome")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
+        self._finished = False
         self.outcome: object = None
+
+    def done(self) -> bool:
+        return self._finished
 
     def finish(self, outcome: object) -> None:
         self.outcome = outcome
+        self._finished = True
         self._lock.release()
 
     def wait(self) -> object:
@@ -73,13 +81,14 @@ class ThreadWaiter:
 
 Waiter: TypeAlias = ThreadWaiter | asyncio.Future[object]
 QueuedOperation: TypeAlias = tuple[AnyOperation, Waiter]
-Notify: TypeAlias = Callable[[set[str], int], None]
+Notify: TypeAlias = Callable[[set[str], set[str], int], None]
 
 
 class WriterThread:
     """Runs the write operations of this process on one thread, for callers on threads and on event loops.
 
-    `notify` is called after each commit with the topics that changed and the number of the change.
+    `notify` is called after each commit with the topics that changed, those of them that were created or deleted or
+    whose head was set, and the number of the change.
     """
 
     def __init__(self, db: WriteConnection, lock: FileLock, path: str, notify: Notify) -> None:
@@ -96,9 +105,13 @@ class WriterThread:
         self._idle = False
         self._closing = False
         self._ended = ""  # why operations are refused, once the thread has ended
-        self._vacuuming = False
+        self._vacuuming = False  # free pages are left to be given back
+        self._vacuum_until = math.inf  # on the monotonic clock
         self._checkpoint_at = 0.0
-        self._scrub_at = 0.0
+        self._scrub_at = 0.0  # no scrub before this time: the last one has failed
+        self._look_at = time.monotonic() + SCRUB_DELAY_S  # when to look for a scrub that another process has left
+        self._rewritten = ScrubState()  # the request for which the file was rewritten last
+        self._reported = ScrubState()  # the request for which a warning was logged
         self._blocked_since: float | None = None
         self._lock_watcher: threading.Thread | None = None
         self._thread = threading.Thread(target=self._work, name="magent2-sqlite-writer", daemon=True)
@@ -144,6 +157,7 @@ class WriterThread:
         """Run the queued operations, then stop. Return False if the thread still waits for the file lock."""
         with suppress(RuntimeError):  # raised when no event loop runs on this thread
             self.submit_batch(asyncio.get_running_loop())
+        self._vacuum_until = time.monotonic() + VACUUM_AT_CLOSE_MAX_S
         self._closing = True
         self._wake.set()
         self._thread.join(2 * LOCK_WAIT_MAX_S)
@@ -158,37 +172,68 @@ class WriterThread:
     def _work(self) -> None:
         try:
             while self._wait_for_work():
-                # The file lock comes before BEGIN IMMEDIATE, and the group is taken after it. A process that waits here
-                # is queued by the kernel, while one that waits in BEGIN sleeps, retries and starves. And all that is
-                # submitted during the wait joins the group, so a busy log has fewer and larger commits.
-                self._acquire_lock()
-                group = self._take_group()
-                outcomes = self._run([operation for operation, _ in group])
-                # The callers get their outcomes before maintenance: it may take longer than the commit.
-                finish_all([waiter for _, waiter in group], outcomes)
-                self._maintain_file()
-                self._lock.release()
-        finally:  # also after an unexpected error: no caller may wait for ever
+                self._run_next_group()
+            self._finish_scrub()
+        finally:  # also after an error that is no `Exception`: no caller may wait for ever
             self._ended = f"the bus on {self._path} was closed; open another"
             self._refuse_waiting(self._ended)
 
+    def _run_next_group(self) -> None:
+        """Run the operations that wait. Whatever fails, every one of them gets an outcome, and the thread goes on."""
+        group: list[QueuedOperation] = []
+        try:
+            # The file lock comes before BEGIN IMMEDIATE, and the group is taken after it. A process that waits here is
+            # queued by the kernel, while one that waits in BEGIN sleeps, retries and starves. And all that is submitted
+            # during the wait joins the group, so a busy log has fewer and larger commits.
+            self._acquire_lock()
+            group = self._take_group()
+            self._run_group(group)
+        except BaseException as error:
+            self._fail_group(group or self._take_group(), error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with suppress(OSError):  # the lock is not held, because acquiring it failed; the callers were told
+                self._lock.release()
+
+    def _run_group(self, group: Sequence[QueuedOperation]) -> None:
+        scrubs = [(operation, waiter) for operation, waiter in group if isinstance(operation, Scrub)]
+        writes = [queued for queued in group if not isinstance(queued[0], Scrub)] if scrubs else group
+        outcomes = self._run([operation for operation, _ in writes])
+        # The callers get their outcomes before maintenance: it may take longer than the commit.
+        finish_all([waiter for _, waiter in writes], outcomes)
+        self._maintain_file()
+        if scrubs:  # after the commit: VACUUM cannot be part of a transaction
+            self._run_scrubs(scrubs)
+
+    def _fail_group(self, group: Sequence[QueuedOperation], error: BaseException) -> None:
+        """Give the error to all callers of the group that have no outcome yet."""
+        log_error("the writer of the sqlite log failed", error, path=self._path)
+        failure = translate_error(error, self._path) if isinstance(error, Exception) else BusUnavailable(repr(error))
+        waiting = [waiter for _, waiter in group if not waiter.done()]
+        finish_all(waiting, [failure for _ in waiting])
+
     def _wait_for_work(self) -> bool:
-        """Wait until operations are queued or a scrub is due; return False when the thread has to end.
+        """Wait until operations are queued or the file needs maintenance; return False when the thread has to end.
+
+        While nothing is queued, look now and then for a scrub that another process has left undone.
 
         `_idle` is set before the queue is checked once more. A caller appends first and reads `_idle` then, so either
         this thread sees the operation or the caller sees `_idle` and wakes the thread.
         """
         while not self._queue:
+            vacuum_due = self._vacuuming and time.monotonic() < self._vacuum_until
             if self._closing:
-                return False
+                return vacuum_due
             self._idle = True
             called = True
             if not self._queue and not self._closing:
-                called = self._wake.wait(CHECKPOINT_RETRY_S if self._db.scrub_needed else None)
+                # Pages are given back without further operations too: after a sweep there may be none for hours.
+                called = self._wake.wait(VACUUM_PAUSE_S if vacuum_due else self._scrub_wait_s())
             self._idle = False
             self._wake.clear()
-            if not called:
-                return True  # no operations, but a scrub to try again
+            if not called and (vacuum_due or self._look_for_scrub()):
+                return True  # no operations, but maintenance to go on with
         return True
 
     def _take_group(self) -> list[QueuedOperation]:
@@ -221,15 +266,22 @@ class WriterThread:
         outcomes = run_group(self._db, operations)
         self._connection.execute("COMMIT")
         if self._db.changed:
-            self._notify(self._db.changed, self._db.version)
+            self._notify_watches()
         return outcomes
+
+    def _notify_watches(self) -> None:
+        """Report the changes of a commit. The commit is done, so an error here must not fail its callers."""
+        try:
+            self._notify(self._db.changed, self._db.listed, self._db.version)
+        except Exception as error:  # noqa: BLE001  followers find the records in their next sweep
+            log_error("watches were not notified of a commit", error, path=self._path)
 
     def _roll_back(self) -> None:
         self._db.reset()
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:  # if the connection is unusable, the next BEGIN fails and is reported
+        except Exception as error:  # noqa: BLE001  if the connection is unusable, the next BEGIN fails and is reported
             log.warning("rollback of the sqlite log failed", extra={"path": self._path, "error": str(error)})
 
     # --- the file lock ---
@@ -256,8 +308,11 @@ class WriterThread:
             since = self._blocked_since
             if since is None:
                 return
-            if time.monotonic() - since > LOCK_WAIT_MAX_S:
-                self._refuse_waiting(lock_held_message(self._path))
+            try:
+                if time.monotonic() - since > LOCK_WAIT_MAX_S:
+                    self._refuse_waiting(lock_held_message(self._path))
+            except Exception as error:  # noqa: BLE001  callers wait for the lock as long as nothing refuses them
+                log_error("operations cannot be refused", error, path=self._path)
 
     def _refuse_waiting(self, why: str) -> None:
         while self._queue:
@@ -274,11 +329,11 @@ class WriterThread:
         try:
             if self._vacuuming or self._db.dropped_rows >= DROPPED_ROWS_MIN:
                 self._vacuum_some_pages()
-            if self._db.scrub_needed and time.monotonic() >= self._scrub_at:
+            if self._is_scrub_due():
                 self._scrub()
             if self._wal.is_past_limit() and time.monotonic() >= self._checkpoint_at:
                 self._checkpoint("RESTART")  # the next group writes from the start of the write-ahead log again
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001  the next group must not fail because of it
             log.warning("maintenance of the sqlite log failed", extra={"path": self._path, "error": str(error)})
 
     def _vacuum_some_pages(self) -> None:
@@ -293,22 +348,91 @@ class WriterThread:
         self._connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES_MAX})")
         (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         self._vacuuming = free > FREE_PAGES_KEPT
+        if not self._vacuuming:
+            self._checkpoint("RESTART")  # the file becomes shorter only when the write-ahead log is moved into it
 
-    def _scrub(self) -> None:
-        """Remove deleted text from the file: rewrite it, then empty the write-ahead log.
+    # --- scrubs: removing deleted content from the file and from the write-ahead log
+
+    def _scrub_wait_s(self) -> float:
+        """Return the seconds until a scrub is due, or until the next look for one."""
+        now, wait_s = time.monotonic(), self._db.scrub.wait_s(self._db.clock.wall_ms())
+        return max(0.0, self._look_at - now) if wait_s is None else max(wait_s, self._scrub_at - now)
+
+    def _is_scrub_due(self) -> bool:
+        return time.monotonic() >= self._scrub_at and self._db.scrub.wait_s(self._db.clock.wall_ms()) == 0
+
+    def _look_for_scrub(self) -> bool:
+        """Read the state of another process; return whether a scrub is due."""
+        self._look_at = time.monotonic() + SCRUB_CHECK_S
+        try:
+            self._db.load_scrub()
+        except Exception as error:  # noqa: BLE001 - the thread has to go on
+            log_error("cannot read the state of the sqlite log", error, path=self._path)
+        return self._is_scrub_due()
+
+    def _scrub(self, *, any_size: bool = False) -> bool:
+        """Remove deleted content: rewrite the file, then empty the write-ahead log; return whether nothing is left.
 
         `secure_delete` overwrites a deleted row where it is. But when a page is split, rows move to another page, and
         copies of them stay in the free space of the first, out of reach of a later delete. Only VACUUM removes those.
+        The request is read under the file lock and removed after the last step, so that no deletion is missed and a
+        crash in between only repeats the work.
         """
         started = time.monotonic()
-        self._scrub_at = started + CHECKPOINT_RETRY_S
+        self._scrub_at = started + SCRUB_CHECK_S  # after an error, or for a file that is too large
+        request = self._db.load_scrub()
+        if not request.requests:  # another process was faster
+            self._db.has_asked_for_scrub = False
+            self._scrub_at = 0.0
+            return True
+        if self._rewritten != request and not self._rewrite_file(request, any_size):
+            self._checkpoint("TRUNCATE")
+            return False
+        self._rewritten = request  # after a checkpoint that a reader blocks, only the checkpoint is repeated
+        if not self._checkpoint("TRUNCATE"):
+            self._scrub_at = started + SCRUB_RETRY_S
+            return False
+        with transaction(self._connection):
+            took_ms = 1000 * (time.monotonic() - started)
+            self._db.store_scrub(ScrubState.done(self._db.clock.wall_ms(), took_ms))
+        self._db.has_asked_for_scrub = False
+        self._scrub_at = 0.0
+        log.info("removed deleted content", extra={"deletions": request.requests, "took_ms": round(took_ms)})
+        return True
+
+    def _rewrite_file(self, request: ScrubState, any_size: bool) -> bool:
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
-        if pages * self._page_bytes <= SCRUB_MAX_BYTES:
+        if any_size or pages * self._page_bytes <= SCRUB_MAX_BYTES:
             self._connection.execute("VACUUM")
-        else:
-            log.warning("sqlite log is too large to remove deleted text while in use", extra={"path": self._path})
-        self._db.scrub_needed = not self._checkpoint("TRUNCATE")
-        self._scrub_at = max(self._scrub_at, started + SCRUB_TIME_SHARE * (time.monotonic() - started))
+            return True
+        if self._reported != request:
+            self._reported = request
+            log.warning(
+                "sqlite log is too large to remove deleted content while in use; see 'magent2 erase --wait'",
+                extra={"path": self._path, "bytes": pages * self._page_bytes},
+            )
+        return False
+
+    def _run_scrubs(self, scrubs: Sequence[tuple[Scrub, Waiter]]) -> None:
+        """Run `Scrub` operations, all at once."""
+        outcome: object
+        try:
+            outcome = self._scrub(any_size=any(operation.any_size for operation, _ in scrubs))
+        except Exception as error:  # noqa: BLE001 - the callers get the error; the thread has to go on
+            self._roll_back()
+            outcome = translate_error(error, self._path)
+        finish_all([waiter for _, waiter in scrubs], [outcome for _ in scrubs])
+
+    def _finish_scrub(self) -> None:
+        """Scrub what this process has deleted, before it closes the log: no other process may be running."""
+        if not self._db.has_asked_for_scrub or not self._lock.acquire_within(LOCK_WAIT_MAX_S):
+            return
+        try:
+            self._scrub()
+        except Exception as error:  # noqa: BLE001 - the log is closed in any case
+            log_error("cannot remove deleted content; another process will", error, path=self._path)
+        finally:
+            self._lock.release()
 
     def _checkpoint(self, mode: str) -> bool:
         """Move the write-ahead log into the database file; return whether all of it was moved.

@@ -33,6 +33,12 @@ class WatchedToken:
         self._file = file
         self._last_stat: FileStat | None = None
         self._token = ""
+        self._replaced: set[str] = set()
+
+    @property
+    def label(self) -> str:
+        """Where the token is, for the list of keys."""
+        return self._file.label
 
     @property
     def token(self) -> str:
@@ -48,10 +54,18 @@ class WatchedToken:
 
     def _read(self, current: FileStat) -> None:
         try:
-            self._token = self._file.read() or self._token
+            token = self._file.read() or self._token
+            if self._token and token != self._token:
+                self._replaced.add(self._token)
+            self._token = token
+            self._replaced.discard(token)
             self._last_stat = current
         except SettingsError as error:
             log.warning("cannot read the token file; the last token remains valid", extra={"error": str(error)})
+
+    def was_replaced(self, text: str) -> bool:
+        """Return whether this was the token before. It is invalid here at once, before the log says that it is."""
+        return text in self._replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,10 @@ class Access:
         """Return whether the header has the token, in constant time. Without a token every header does."""
         token = self.token
         return token is None or hmac.compare_digest(bearer(authorization), token.encode())
+
+    def was_token(self, text: str) -> bool:
+        """Return whether this was the token until the token file was replaced."""
+        return self.watched is not None and self.watched.was_replaced(text)
 
     def accepts_host(self, host: str) -> bool:
         if not self.loopback and not self.hosts:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from magent2.background import keep_running
 from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
@@ -15,16 +15,15 @@ from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.bus.watch import Watch
 from magent2.directory.entity import EntitySnapshot, find_entity
-from magent2.directory.keys import KEYS, ApiKey, split_key
-from magent2.errors import Magent2Error, TopicDeleted, UnknownEntity
-from magent2.gateway.access.auth import Identity
+from magent2.directory.keys import KEYS, ApiKey, replace_token, split_credential
+from magent2.errors import TopicDeleted, UnknownEntity
+from magent2.gateway.access.auth import Identity, WatchedToken
 from magent2.gateway.instrumentation import log_key_revoked, log_key_used
 from magent2.gateway.limits.rate_limits import UnknownKeyLimit
 from magent2.models.address import entity_topic
 
-log = logging.getLogger(__name__)
-
 KNOWN_MAX = 10_000  # keys in the cache
+TOKEN_CHECK_S = 1.0  # how often a gateway looks whether its token file has changed
 SWEEP_PAGE = 1000  # keys per `Describe` of the sweep
 PREFIX = entity_topic(KEYS.name, "")
 
@@ -65,7 +64,7 @@ class KeyCache:
 
     def known(self, text: str) -> Identity | None:
         """Return the identity of a key from the cache, or `None` if the log must be read. Every request calls this."""
-        parts = split_key(text)
+        parts = split_credential(text)
         found = self._known.get(parts[0]) if parts is not None else None
         if parts is None or found is None or not found.key.opens(parts[1]) or parts[0] in self._stale:
             return None
@@ -79,7 +78,7 @@ class KeyCache:
 
         `client` is the address of the caller: the limit of unknown keys counts per address.
         """
-        parts = split_key(text)
+        parts = split_credential(text)
         if parts is None:
             return None
         if not self._is_following:
@@ -144,7 +143,10 @@ class KeyCache:
     def _follow(self, topic: str) -> None:
         if self._watch is None:
             self._watch = self._bus.watch([topic])
-            self._task = asyncio.create_task(self._run(self._watch), name="magent2-keys")
+            watch = self._watch
+            self._task = asyncio.create_task(
+                keep_running("follow API keys", lambda: self._read_changes(watch)), name="magent2-keys"
+            )
         else:
             self._watch.add(topic)
 
@@ -158,15 +160,10 @@ class KeyCache:
         self._known.clear()
         self._stale.clear()
 
-    async def _run(self, watch: Watch) -> None:
-        while True:
-            try:
-                changed = await watch.changed(FOLLOW_RETRY_S if self._stale else FOLLOW_SWEEP_S)
-                self._stale.update(topic.removeprefix(PREFIX) for topic in changed)
-                await (self._reload_stale() if self._stale else self._sweep())
-            except Magent2Error as error:
-                log.warning("cannot read changes of API keys; will retry", extra={"error": str(error)})
-                await asyncio.sleep(FOLLOW_RETRY_S)
+    async def _read_changes(self, watch: Watch) -> None:
+        changed = await watch.changed(FOLLOW_RETRY_S if self._stale else FOLLOW_SWEEP_S)
+        self._stale.update(topic.removeprefix(PREFIX) for topic in changed)
+        await (self._reload_stale() if self._stale else self._sweep())
 
     async def _reload_stale(self) -> None:
         """Read the stale keys again, and end the streams of revoked ones. Changes meanwhile wait in the watch."""
@@ -190,3 +187,21 @@ class KeyCache:
                 if (known := self._known.get(key)) is not None and (info.last != known.seq or info.deleted):
                     self._stale.add(key)
         await self._reload_stale()
+
+
+async def keep_token_registered(bus: Engine, token: WatchedToken) -> None:
+    """Register the token of the token file on the log, and replace it there whenever the file changes. Never ends.
+
+    The other gateways of the log then accept the token too.
+    """
+    registered: str | None = None
+
+    async def check() -> None:
+        nonlocal registered
+        current = token.token
+        if current and current != registered:
+            await replace_token(Log(bus), registered, current, token.label)
+            registered = current
+        await asyncio.sleep(TOKEN_CHECK_S)
+
+    await keep_running("register the token", check)

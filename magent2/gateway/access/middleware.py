@@ -12,6 +12,7 @@ from magent2.gateway.limits.rate_limits import RequestRates, kind_of
 from magent2.gateway.problems import Problem, logged_problem
 from magent2.gateway.proxy import SCHEME_KEY, client_address, route_path
 
+SINGLE_HEADERS = frozenset({b"host", b"origin", b"authorization", b"content-type"})
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
 OPEN_PREFIX = "/page/"  # the status page's own files
 ADMIN_PATHS = ("/metrics", "/api/dead", "/api/workers", "/agents", "/dead")  # and all below; the last two redirect
@@ -37,13 +38,12 @@ class AccessMiddleware:
         await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> None:
-        headers: dict[bytes, bytes] = {
-            name: value for name, value in scope["headers"] if name in (b"host", b"origin", b"authorization")
-        }
+        headers = _single_headers(scope)
         self._check_host_and_origin(headers, scope.get(SCHEME_KEY))
         path = route_path(scope)
         if is_open(path):
-            scope[IDENTITY_KEY] = TOKEN_IDENTITY if self._access.token is None else ANONYMOUS
+            has_token = self._access.has_token(headers.get(b"authorization", b""))
+            scope[IDENTITY_KEY] = TOKEN_IDENTITY if has_token else ANONYMOUS
             return
         identity = scope[IDENTITY_KEY] = await self._identify(scope, headers.get(b"authorization", b""))
         if identity.principal.admin:
@@ -71,12 +71,24 @@ class AccessMiddleware:
             return known
         if self._access.has_token(authorization):
             return TOKEN_IDENTITY
-        found = await self._keys.find(text, client_address(scope)) if self._keys is not None else None
-        if found is not None:
-            return found
+        if self._keys is not None and not self._access.was_token(text):
+            found = await self._keys.find(text, client_address(scope))
+            if found is not None:
+                return found
         if authorization:
             log_refused_credential(scope, text)
         raise Problem.unauthorized()
+
+
+def _single_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers that decide on access. Of two, a proxy may have checked one and the gateway the other."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in SINGLE_HEADERS:
+            if name in found:
+                raise Problem(400, "repeated_header", f"send the header {name.decode()!r} once")
+            found[name] = value
+    return found
 
 
 def is_open(path: str) -> bool:

@@ -1,73 +1,14 @@
-"""Limits of HTTP requests: number of connections, time of headers, size and time of bodies."""
+"""Bodies of HTTP requests: size, time, media type and JSON."""
 
 from __future__ import annotations
 
 import asyncio
 
+import orjson
 from starlette.types import Receive, Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from magent2.gateway.instrumentation import with_security_headers
 from magent2.gateway.limits import GatewayLimits
-from magent2.gateway.problems import RETRY_HEADERS, Problem
-from magent2.gateway.streaming.open_streams import ABORT
-
-
-class LimitedProtocol(HttpToolsProtocol):
-    """Refuses connections beyond the limit, and closes those that send their headers too slowly."""
-
-    limits = GatewayLimits()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._head_timer: asyncio.TimerHandle | None = None
-        if len(self.connections) >= self.limits.connections_max:
-            self.transport = transport
-            transport.write(_refusal(self.limits.connections_max))
-            transport.close()
-            return
-        super().connection_made(transport)
-        self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if not self.transport.is_closing():
-            super().data_received(data)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"now": self.transport.abort}}
-        if self._head_timer is None:
-            self._start_timer()
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        super().on_headers_complete()
-
-    def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(self.limits.headers_max_s, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-
-def protocol_with_limits(limits: GatewayLimits) -> type[LimitedProtocol]:
-    """Return a protocol class with these limits: uvicorn creates the instances and cannot pass them on."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
-
-
-def _refusal(limit: int) -> bytes:
-    problem = Problem(
-        503, "too_many_connections", f"{limit} connections are open, which is the limit; try again later", RETRY_HEADERS
-    )
-    answer = problem.response()
-    headers = b"".join(b"%b: %b\r\n" % pair for pair in with_security_headers(answer.raw_headers))
-    return b"HTTP/1.1 503 Service Unavailable\r\n" + headers + b"connection: close\r\n\r\n" + bytes(answer.body)
-
+from magent2.gateway.problems import Problem
 
 CLOSE = {"connection": "close"}  # the rest of the body is not read
 LENGTH_MAX_DIGITS = 15
@@ -90,9 +31,7 @@ async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> by
                 raise _too_large(limits)
             return await _read(receive, limits)
     except TimeoutError:
-        raise Problem(
-            408, "body_too_slow", f"the body did not arrive within {limits.body_max_s:g} s; send it again", CLOSE
-        ) from None
+        raise Problem.body_too_slow(limits.body_max_s) from None
 
 
 async def _read(receive: Receive, limits: GatewayLimits) -> bytes:
@@ -117,6 +56,17 @@ def check_json(scope: Scope) -> None:
     declared = header(scope, b"content-type").partition(b";")[0].strip().lower()
     if declared != b"application/json" and not (declared.startswith(b"application/") and declared.endswith(b"+json")):
         raise Problem(415, "not_json", "send JSON, with the header 'Content-Type: application/json'")
+
+
+def check_json_values(body: bytes) -> None:
+    """Refuse what pydantic's parser takes although JSON does not have it: NaN, infinity, and 1e400, which overflows.
+
+    The log could not store these values. Lists and texts may contain such words, so only a strict parser can tell.
+    """
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, "bad_json", f"the body is not JSON: {error}") from None
 
 
 def header(scope: Scope, name: bytes) -> bytes:

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe, Find, Read
 from magent2.bus.records import Page, Record, TopicInfo
-from magent2.errors import UnknownCursor
-from magent2.gateway.problems import RETRY_HEADERS, Problem
+from magent2.errors import QueueFull, UnknownCursor
 from magent2.mail.headers import ACTIVE_AGENT, RUN_ENVELOPE
 from magent2.models.address import chat_topic, stream_topic
 
@@ -29,7 +28,10 @@ class QueueLimit:
         self._left: OrderedDict[str, int] = OrderedDict()  # messages until the next read, by conversation
 
     async def admit(self, conversation: str) -> None:
-        """Count a message. Raises the 429 problem `queue_full` if too many messages wait."""
+        """Count a message. Raises `QueueFull` if too many messages wait.
+
+        It counts a repeat too, because only the log knows the ids. That costs at most an earlier read of the queue.
+        """
         left = self._left.get(conversation)
         if left is None:
             left = self._allow(conversation, min(UNCHECKED_MAX, self._max))
@@ -48,11 +50,8 @@ class QueueLimit:
         """Read the queue. Return how many messages may pass until the next read."""
         waiting = await self._waiting(conversation)
         if waiting >= self._max:
-            raise Problem(
-                429,
-                "queue_full",
-                f"{waiting} messages wait in this conversation, the limit is {self._max}; wait for an answer",
-                RETRY_HEADERS,
+            raise QueueFull(
+                f"{waiting} messages wait in this conversation, the limit is {self._max}; wait for an answer"
             )
         return self._allow(conversation, min(UNCHECKED_MAX, self._max - waiting))
 
@@ -62,15 +61,18 @@ class QueueLimit:
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((stream_topic(conversation), topic)))
         head, chat = found[0].head, found[1]
         answered = await self._answered_seq(topic, head.get(RUN_ENVELOPE), chat.floor)
-        if answered is None or head.get(ACTIVE_AGENT) is None:  # no agent will answer
+        if answered is None:  # no agent will answer
             return 0
         if chat.last - answered < self._max:
             return chat.last - answered
+        # Without an active agent, only mail that names an agent waits: for one that was never started. The last records
+        # are counted, because notes to the conversation itself may lie before them.
+        active = head.get(ACTIVE_AGENT) is not None
         try:
-            page: Page = await self._bus.acall(Read(topic, answered, self._max))
+            page: Page = await self._bus.acall(Read(topic, answered if active else None, self._max))
         except UnknownCursor:  # retention has removed it meanwhile
             return 0
-        return sum(not str(record.payload.get("sender", "")).startswith("agent:") for record in page.records)
+        return sum(_waits(record, active) for record in page.records)
 
     async def _answered_seq(self, topic: str, envelope_id: object, floor: int) -> int | None:
         """Return the seq of the message whose run started last, or `None` if it is not in this conversation."""
@@ -78,3 +80,8 @@ class QueueLimit:
             return floor
         record: Record | None = await self._bus.acall(Find(topic, envelope_id))
         return None if record is None else max(record.seq, floor)
+
+
+def _waits(record: Record, active: bool) -> bool:
+    sender, recipient = (str(record.payload.get(name, "")) for name in ("sender", "recipient"))
+    return not sender.startswith("agent:") and (active or recipient.startswith("agent:"))

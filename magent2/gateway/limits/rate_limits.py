@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from magent2.bus.base import FOLLOW_RETRY_S
+from magent2.background import keep_running
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Trim
 from magent2.bus.records import NewRecord
-from magent2.errors import Magent2Error
 from magent2.gateway.limits import RequestRate, RouteKind
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic
@@ -144,8 +142,6 @@ def rate_limited(kind: str, wait_s: float) -> Problem:
     )
 
 
-log = logging.getLogger(__name__)
-
 SHARE_S = 0.5  # between two appends of counts
 BUCKETS_PER_RECORD = 30  # fits into the smallest payload limit that a log can be set to
 KEPT_RECORDS = 500
@@ -166,6 +162,7 @@ class SharedRequestRates(RequestRates):
         self._gateway = uuid.uuid4().hex
         self._unshared: dict[str, int] = {}  # counted here and not shared yet
         self._has_unshared = asyncio.Event()
+        self._appends = 0
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     def take(self, name: str, kind: RouteKind) -> str:
@@ -180,8 +177,10 @@ class SharedRequestRates(RequestRates):
         """Start to share and follow counts. The first request does it too."""
         if not self._tasks:
             self._tasks = (
-                asyncio.create_task(self._share(), name="magent2-counts"),
-                asyncio.create_task(self._follow(), name="magent2-counts-of-others"),
+                asyncio.create_task(keep_running("share request counts", self._share), name="magent2-counts"),
+                asyncio.create_task(
+                    keep_running("follow request counts", self._follow), name="magent2-counts-of-others"
+                ),
             )
 
     def close(self) -> None:
@@ -190,19 +189,19 @@ class SharedRequestRates(RequestRates):
         self._tasks = ()
 
     async def _share(self) -> None:
-        appends = 0
-        while True:
-            await self._has_unshared.wait()
-            await asyncio.sleep(SHARE_S)
-            counts, self._unshared = self._unshared, {}
-            self._has_unshared.clear()
-            try:
-                await self._bus.acall(Append(records=tuple(self._records(counts))))
-                appends += 1
-                if appends % TRIM_EVERY_APPENDS == 0:
-                    await self._bus.acall(Trim(counts_topic(), keep=KEPT_RECORDS))
-            except Magent2Error as error:  # not retried: counts that are shared twice would refuse valid requests
-                log.warning("cannot share request counts with other gateways", extra={"error": str(error)})
+        """Append the counts of the last `SHARE_S`.
+
+        A failed append is not repeated: counts that are shared twice would refuse valid requests.
+        """
+        await self._has_unshared.wait()
+        await asyncio.sleep(SHARE_S)
+        counts, self._unshared = self._unshared, {}
+        self._has_unshared.clear()
+        await self._bus.acall(Append(records=tuple(self._records(counts))))
+        self._appends += 1
+        if self._appends % TRIM_EVERY_APPENDS == 0:
+            while (await self._bus.acall(Trim(counts_topic(), keep=KEPT_RECORDS))).more:
+                pass
 
     def _records(self, counts: Mapping[str, int]) -> Iterator[NewRecord]:
         items = list(counts.items())
@@ -212,14 +211,9 @@ class SharedRequestRates(RequestRates):
 
     async def _follow(self) -> None:
         """Follow new counts only. After an outage of the bus, the counts of that time are skipped: they are too old."""
-        while True:
-            try:
-                async for record in self._bus.follow(counts_topic()):
-                    if record.payload.get("gateway") != self._gateway:
-                        self._charge(record.payload.get("counts"))
-            except Magent2Error as error:
-                log.warning("cannot read request counts of other gateways; will retry", extra={"error": str(error)})
-            await asyncio.sleep(FOLLOW_RETRY_S)
+        async for record in self._bus.follow(counts_topic()):
+            if record.payload.get("gateway") != self._gateway:
+                self._charge(record.payload.get("counts"))
 
     def _charge(self, counts: object) -> None:
         for bucket, count in counts.items() if isinstance(counts, Mapping) else ():

@@ -20,7 +20,6 @@ from magent2.gateway.routes import (
 )
 from magent2.gateway.services import Services
 
-# Order matters within /api/sdk/session/{id:path}: routes with a fixed last word come before the route of the id alone.
 MODULES = (
     send, moved, page, messages, team, streams, tools, directory, administration, control, events, sessions,
 )  # fmt: skip

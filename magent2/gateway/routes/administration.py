@@ -25,13 +25,16 @@ from magent2.directory.connectors import (
     register_connector,
     unregister_connector,
 )
-from magent2.errors import Magent2Error, UnknownCursor
+from magent2.errors import BusUnavailable, Magent2Error, UnknownCursor
+from magent2.failures import mask_secrets
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import RETRY_HEADERS, Problem
 from magent2.gateway.routes.dependencies import (
     ACCESS_ERRORS,
     API,
     BODY_ERRORS,
+    NAME_SCHEMA,
     admins_only,
     caller,
     join_routers,
@@ -41,8 +44,16 @@ from magent2.gateway.routes.dependencies import (
 from magent2.gateway.routes.directory import ADMINS, Name
 from magent2.gateway.services import Services, UnknownPresence, served_agents
 from magent2.gateway.streaming.sse import CURSOR_MAX
-from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, drop_dead_letter, retry_dead_letter
-from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
+from magent2.mail.dead_letters import (
+    DEAD_PAGE,
+    DeadLetter,
+    DeadLetterCursor,
+    DeadLetterFilter,
+    drop_dead_letter,
+    process_dead_letters,
+    retry_dead_letter,
+)
+from magent2.models.address import INTERNAL_AGENTS, NAME_MAX_CHARS, check_name, dead_topic
 from magent2.models.api.administration import (
     AgentInfo,
     AgentList,
@@ -51,12 +62,15 @@ from magent2.models.api.administration import (
     ConnectorRequest,
     DeadLetterInfo,
     DeadLetterPage,
+    DeadLettersRequest,
+    DeadLettersResponse,
     HealthResponse,
     LaneCounts,
     OutboxItemInfo,
     OutboxItemList,
     PrincipalInfo,
     ReadyResponse,
+    RefusedDeadLetter,
 )
 from magent2.models.api.base import OkResponse
 from magent2.models.json_types import JsonObject
@@ -65,6 +79,7 @@ from magent2.telemetry import METRICS_MEDIA_TYPE
 
 log = logging.getLogger(__name__)
 
+READY_MAX_S = 1.5  # for all checks of /ready, whose callers often wait 2 s
 LANES_READ_MAX_S = 2.0  # well below the timeout of a Prometheus scrape
 
 METRICS_RESPONSE: dict[int | str, JsonObject] = {
@@ -75,29 +90,58 @@ METRICS_RESPONSE: dict[int | str, JsonObject] = {
 def _probe_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["probes"])
 
-    @routes.get("/health")
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/health", operation_id="get_health")
     async def health() -> HealthResponse:
         """Check that the process answers."""
         return HealthResponse()
 
-    @routes.get("/ready", responses=problems(503))
-    async def ready() -> ReadyResponse:
-        """Check that the bus answers and that the process is not shutting down."""
+    @routes.head("/ready", include_in_schema=False, response_model_exclude_none=True)
+    @routes.get("/ready", operation_id="get_readiness", response_model_exclude_none=True, responses=problems(503))
+    async def ready(request: Request) -> ReadyResponse:
+        """Check that the bus answers and takes writes, and that the process is not shutting down.
+
+        With the gateway's token, the response names the engine of the bus, or why it is not ready.
+        """
         if services.streams.draining:
             raise Problem.draining()
-        try:
-            found = await services.bus.acall(Info())
-        except Magent2Error as error:
-            raise Problem(503, "not_ready", f"the bus does not answer: {error}", RETRY_HEADERS) from error
-        return ReadyResponse(engine=found.engine)
+        tells_all = caller(request).admin
+        engine = await _checked_engine(services, tells_all)
+        return ReadyResponse(engine=engine if tells_all else None)
 
-    @routes.get("/metrics", response_class=Response, responses={**METRICS_RESPONSE, **problems(401, 403, 429)})
+    @routes.get(
+        "/metrics",
+        operation_id="get_metrics",
+        response_class=Response,
+        responses={**METRICS_RESPONSE, **problems(401, 403, 429)},
+    )
     async def metrics() -> Response:
         """Prometheus metrics."""
         await _update_lane_metrics(services)
         return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 
     return routes
+
+
+async def _checked_engine(services: Services, tells_all: bool) -> str:
+    """Return the engine of a bus that answers and takes writes. Raises the problem of one that does not."""
+    cause: BaseException
+    try:
+        async with asyncio.timeout(READY_MAX_S):
+            found = await services.bus.acall(Info())
+            failure = await services.writes.failure()
+    except TimeoutError:
+        state, cause = "the bus does not answer", BusUnavailable(f"no answer within {READY_MAX_S:g} s")
+    except Magent2Error as error:
+        state, cause = "the bus does not answer", error
+    else:
+        if failure is None:
+            return str(found.engine)
+        state, cause = "the bus takes no writes", failure
+    if tells_all:
+        raise Problem(503, "not_ready", f"{state}: {mask_secrets(str(cause))}", RETRY_HEADERS) from cause
+    # The cause may name hosts, files and users of the store.
+    raise Problem.failed(503, "not_ready", state, cause) from cause
 
 
 async def _update_lane_metrics(services: Services) -> None:
@@ -115,7 +159,8 @@ async def _update_lane_metrics(services: Services) -> None:
     states = Counter(lane.state for lanes in found for lane in lanes)
     for state in LaneCounts.model_fields:
         services.metrics.lanes.labels(state).set(states[state])
-    services.metrics.workers.set(sum(worker.lease_s > 0 for worker in workers))
+    live = (worker for worker in workers if worker.lease_s > 0 and not INTERNAL_AGENTS.issuperset(worker.agents))
+    services.metrics.workers.set(sum(1 for _ in live))
 
 
 AGENTS_MAX = 1000
@@ -125,7 +170,7 @@ AGENT_PREFIX = "agent:"
 def _workers_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["administration"], dependencies=[Depends(admins_only)])
 
-    @routes.get("/workers", responses=problems(*ACCESS_ERRORS, 501))
+    @routes.get("/workers", operation_id="list_workers", responses=problems(*ACCESS_ERRORS, 501))
     async def workers() -> AgentList:
         """List registered agents and agents with a live worker, with the state of their lanes."""
         live = await services.bus.acall(Workers())
@@ -136,11 +181,11 @@ def _workers_routes(services: Services) -> APIRouter:
     return routes
 
 
-async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...] | None = None) -> list[str]:
+async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...]) -> list[str]:
     """Return the agents that were ever registered, and the agents of live workers."""
     listed: TopicList = await bus.acall(Topics(AGENT_PREFIX, limit=AGENTS_MAX))
-    served = served_agents(await bus.acall(Workers()) if workers is None else workers)
-    return sorted({info.topic.removeprefix(AGENT_PREFIX) for info in listed.topics} | served)[:AGENTS_MAX]
+    registered = {info.topic.removeprefix(AGENT_PREFIX) for info in listed.topics} - INTERNAL_AGENTS
+    return sorted(registered | served_agents(workers))[:AGENTS_MAX]
 
 
 def _agent_info(name: str, workers: tuple[WorkerInfo, ...], lanes: tuple[LaneInfo, ...]) -> AgentInfo:
@@ -155,7 +200,7 @@ def _agent_info(name: str, workers: tuple[WorkerInfo, ...], lanes: tuple[LaneInf
     )
 
 
-AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
+AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS, json_schema_extra=NAME_SCHEMA)]
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
 
 
@@ -167,7 +212,7 @@ def _dead_routes(services: Services) -> APIRouter:
 
 
 def _dead_list_route(routes: APIRouter, services: Services) -> None:
-    @routes.get("", responses=problems(401, 403, 410, 422, 429, 501, 503))
+    @routes.get("", operation_id="list_dead_letters", responses=problems(401, 403, 410, 422, 429, 501, 503))
     async def letters(
         agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this agent")] = None,
         after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
@@ -179,12 +224,45 @@ def _dead_list_route(routes: APIRouter, services: Services) -> None:
             return DeadLetterPage(letters=[_dead_letter_info(letter) for letter in found], next=more)
         if after is not None:
             raise Problem(422, "bad_parameter", "'after' is a cursor of one agent's letters; set 'agent' too")
-        pages = [await _dead_page(services.bus, name, None) for name in await known_agents(services.bus)]
+        # Only agents with dead letters have such a topic.
+        listed: TopicList = await services.bus.acall(Topics(dead_topic(""), limit=AGENTS_MAX))
+        names = sorted(info.topic.removeprefix(dead_topic("")) for info in listed.topics)
+        pages = [await _dead_page(services.bus, name, None) for name in names]
         return DeadLetterPage(letters=[_dead_letter_info(letter) for found, _ in pages for letter in found], next=None)
 
 
 def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
-    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 422, 429, 503, 507))
+    @routes.post(
+        "",
+        operation_id="process_dead_letters",
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 501, 507),
+        openapi_extra=json_body(DeadLettersRequest),
+    )
+    async def process(request: Request) -> DeadLettersResponse:
+        """Retry or drop many dead letters. A request that is repeated retries no letter twice."""
+        body = await parse_body(request, services, DeadLettersRequest)
+        add_audit_ids(request.scope, action=body.action, agent=body.agent, dry_run=body.dry_run)
+        chosen = DeadLetterFilter(
+            None if body.agent is None else check_name(body.agent, "agent name"),
+            None if body.since is None else int(body.since.timestamp() * 1000),
+            body.reason,
+        )
+        after = None if body.after is None else DeadLetterCursor.parse(body.after)
+        batch = await process_dead_letters(Log(services.bus), body.action, chosen, after, dry_run=body.dry_run)
+        add_audit_ids(request.scope, letters=len(batch.letters), refused=len(batch.refused))
+        return DeadLettersResponse(
+            letters=[_dead_letter_info(letter) for letter in batch.letters],
+            refused=[
+                RefusedDeadLetter(agent=letter.agent, seq=letter.seq, error=error) for letter, error in batch.refused
+            ],
+            next=None if batch.next is None else str(batch.next),
+        )
+
+    @routes.post(
+        "/{agent:id}/{seq}/retry",
+        operation_id="retry_dead_letter",
+        responses=problems(401, 403, 404, 422, 429, 503, 507),
+    )
     async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
         """Deliver a dead letter again, once."""
         try:
@@ -193,7 +271,12 @@ def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
             raise _unknown_letter(error) from None
         return OkResponse()
 
-    @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 429, 503, 507))
+    @routes.delete(
+        "/{agent:id}/{seq}",
+        operation_id="drop_dead_letter",
+        status_code=204,
+        responses=problems(401, 403, 404, 422, 429, 503, 507),
+    )
     async def drop(agent: AgentName, seq: LetterSeq) -> Response:
         """Drop a dead letter."""
         try:
@@ -216,7 +299,8 @@ def _unknown_letter(error: UnknownCursor) -> Problem:
 
 def _dead_letter_info(letter: DeadLetter) -> DeadLetterInfo:
     payload = letter.mail.get("payload")
-    text = payload.get("content") if isinstance(payload, dict) else None
+    fields = payload if isinstance(payload, dict) else {}
+    text = fields.get("content")
     return DeadLetterInfo(
         agent=letter.agent,
         seq=letter.seq,
@@ -224,7 +308,7 @@ def _dead_letter_info(letter: DeadLetter) -> DeadLetterInfo:
         reason=letter.reason,
         attempts=letter.attempts,
         buried_at=datetime.fromtimestamp(letter.buried_ms / 1000, UTC),
-        envelope_id=str(letter.mail.get("id", "")),
+        envelope_id=str(fields.get("id") or letter.mail.get("id", "")),
         text=text if isinstance(text, str) else None,
     )
 
@@ -242,7 +326,7 @@ def _outbox_routes(services: Services) -> APIRouter:
 
 
 def _connector_routes(routes: APIRouter, services: Services) -> None:
-    @routes.get("/connectors", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/connectors", operation_id="list_connectors", responses=problems(*ACCESS_ERRORS))
     async def connectors() -> ConnectorList:
         """List the connectors, without their configuration, which contains secrets."""
         found = await list_connectors(Log(services.bus))
@@ -250,25 +334,29 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
 
     @routes.post(
         "/connectors",
+        operation_id="put_connector",
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 507),
         openapi_extra=json_body(ConnectorRequest),
     )
     async def put_connector(request: Request) -> ConnectorInfo:
         """Create a connector, or change its configuration."""
         body = await parse_body(request, services, ConnectorRequest)
+        add_audit_ids(request.scope, connector=body.id, kind=body.kind)
         capabilities = capabilities_of(body.kind, body.config)
         return connector_info(
             await register_connector(Log(services.bus), body.id, body.kind, capabilities, body.config)
         )
 
-    @routes.delete("/connectors/{connector}", responses=problems(*ACCESS_ERRORS, 404, 422, 507))
+    @routes.delete(
+        "/connectors/{connector:id}", operation_id="delete_connector", responses=problems(*ACCESS_ERRORS, 404, 422, 507)
+    )
     async def drop_connector(connector: Name) -> ConnectorInfo:
         """Remove a connector. Messages that wait in its outbox are not sent."""
         return connector_info(await unregister_connector(Log(services.bus), connector))
 
 
 def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
-    @routes.get("/outbox", responses=problems(*ACCESS_ERRORS, 422))
+    @routes.get("/outbox", operation_id="list_outbox", responses=problems(*ACCESS_ERRORS, 422))
     async def outbox(
         connector: Annotated[str | None, Query(max_length=80, description="only of this connector")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only messages in this state")] = None,
@@ -279,12 +367,20 @@ def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
         chosen = [item for item in items if state in (None, item.state)]
         return OutboxItemList(items=[outbox_item_info(item) for item in chosen[-ITEMS_MAX:]])
 
-    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
+    @routes.post(
+        "/outbox/{connector:id}/{item:id}/retry",
+        operation_id="retry_outbox_item",
+        responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
+    )
     async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Send a message again that failed or whose outcome is unknown."""
         return outbox_item_info(await retry_item(Log(services.bus), connector, item))
 
-    @routes.delete("/outbox/{connector}/{item}", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
+    @routes.delete(
+        "/outbox/{connector:id}/{item:id}",
+        operation_id="drop_outbox_item",
+        responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
+    )
     async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Drop a message that failed or whose outcome is unknown."""
         return outbox_item_info(await drop_item(Log(services.bus), connector, item))
@@ -311,7 +407,7 @@ def outbox_item_info(item: OutboxItem) -> OutboxItemInfo:
 def _me_routes(_: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["administration"])
 
-    @routes.get("/me", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/me", operation_id="get_principal", responses=problems(*ACCESS_ERRORS))
     async def me(request: Request) -> PrincipalInfo:
         """Return the principal and scopes of the credential."""
         principal = caller(request)

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from magent2.bus.log import Log
@@ -31,23 +31,40 @@ from magent2.gateway.routes.dependencies import (
     json_response,
     parse_body,
 )
+from magent2.gateway.routes.sessions import (
+    CURSOR_MAX_CHARS,
+    SCAN_PAGE,
+    SCAN_PAGES_MAX,
+    decode_list_cursor,
+    encode_list_cursor,
+)
 from magent2.gateway.services import Services
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import SendOptions
+from magent2.mail.headers import PAUSED
 from magent2.models.address import check_name, dead_topic, stream_topic
-from magent2.models.api.messages import AcceptedResponse, ApprovalInfo, ApprovalList, DecisionRequest, RetryRequest
+from magent2.models.api.messages import (
+    AcceptedResponse,
+    ApprovalInfo,
+    ApprovalList,
+    DecisionRequest,
+    PendingApprovalPage,
+    RetryRequest,
+)
 from magent2.models.api.sessions import SessionStopResponse, StopRequest, StopResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import RunEvent
+from magent2.models.json_types import JsonMapping
 from magent2.models.principal import Principal
 from magent2.sessions.approvals import Approval, decide_approval, find_approvals
-from magent2.sessions.history import RunRecord
+from magent2.sessions.history import RunRecord, find_runs
 from magent2.sessions.store import Session
 from magent2.sessions.stream import stream_record
 
 DEAD_PAGES_MAX = 100  # of an agent's dead letters that a retry looks through
 COMMAND_OF_MODE = {"now": "stop", "after_turn": "stop_after_turn"}
 RETRY_OF = "retry_of"
+WAITING_SESSIONS_MAX = 50  # sessions whose waiting calls are on one page of approvals
 
 
 def _control_routes(services: Services) -> APIRouter:
@@ -59,7 +76,8 @@ def _control_routes(services: Services) -> APIRouter:
 
 def _stop_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
-        "/sdk/session/{session_id:path}/stop",
+        "/sdk/session/{session_id:id}/stop",
+        operation_id="stop_session",
         status_code=202,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
         openapi_extra=json_body(StopRequest, required=False),
@@ -69,6 +87,7 @@ def _stop_route(routes: APIRouter, services: Services) -> None:
     ) -> SessionStopResponse | StopResponse:
         """Stop the run of the session's agent, at once or after its current turn. The body is optional."""
         body = await parse_body(request, services, StopRequest, may_be_empty=True)
+        add_audit_ids(request.scope, agent=body.agent, sender=body.sender)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
         agent = _running_agent(session) if body.agent is None else check_name(body.agent, "agent name")
@@ -97,7 +116,8 @@ def _running_agent(session: Session) -> str | None:
 
 def _retry_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
-        "/sdk/session/{session_id:path}/retry",
+        "/sdk/session/{session_id:id}/retry",
+        operation_id="retry_message",
         status_code=202,
         response_model=AcceptedResponse,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
@@ -109,6 +129,7 @@ def _retry_route(routes: APIRouter, services: Services) -> None:
         A failed run continues after its last record. A stopped run starts again.
         """
         body = await parse_body(request, services, RetryRequest)
+        add_audit_ids(request.scope, message_id=body.message_id)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
         run = await _find_run(services, session_id, body.message_id)
@@ -127,6 +148,8 @@ async def _find_run(services: Services, session_id: str, message_id: str) -> Run
     history = await services.histories.read(session_id)
     name = message_id.partition("/")[0]
     found = [run for run in history.runs.values() if name in (run.run, run.envelope.get("id"))]
+    if not found and history.dropped.ended:
+        found = await find_runs(Log(services.bus), session_id, lambda payload: _starts_run(payload, name))
     if not found:
         raise Problem(404, "unknown_message", f"no run of this session answers message {message_id[:80]!r}")
     run = found[-1]
@@ -135,6 +158,11 @@ async def _find_run(services: Services, session_id: str, message_id: str) -> Run
     if run.end["status"] not in ("failed", "stopped"):
         raise Problem(409, "not_retryable", "the message was answered; send it again to ask again")
     return run
+
+
+def _starts_run(payload: JsonMapping, name: str) -> bool:
+    """Whether a record of the history starts the run of this name, or that of a message of this name."""
+    return payload["kind"] == "start" and name in (payload["run"], payload["envelope"].get("id"))
 
 
 def _retry_event_id(run: RunRecord) -> str:
@@ -210,30 +238,76 @@ CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
 def _approvals_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
     _approval_list_route(routes, services)
+    _pending_approvals_route(routes, services)
     _decision_route(routes, services)
     return routes
 
 
 def _approval_list_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
-        "/sdk/session/{session_id:path}/approvals", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501)
+        "/sdk/session/{session_id:id}/approvals",
+        operation_id="list_approvals",
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
     )
     async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
         """List the tool calls that need approval, oldest first. A run resumes when all of its calls are decided."""
         await get_session(services, session_id, caller(request))
         found = await find_approvals(Log(services.bus), session_id, services.histories.read_with)
-        return ApprovalList(session_id=session_id, approvals=[_approval_info(approval) for approval in found])
+        listed = [_approval_info(session_id, approval) for approval in found]
+        return ApprovalList(session_id=session_id, approvals=listed)
+
+
+def _pending_approvals_route(routes: APIRouter, services: Services) -> None:
+    @routes.get("/approvals", operation_id="list_pending_approvals", responses=problems(*ACCESS_ERRORS, 422, 501))
+    async def pending_approvals(
+        request: Request,
+        before: Annotated[
+            str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")
+        ] = None,
+    ) -> PendingApprovalPage:
+        """List the tool calls of the caller's sessions that wait for approval, also those of subagents.
+
+        A session is found by its last run. A page may be empty and not be the last.
+        """
+        principal = caller(request)
+        owner = None if principal.admin else principal.name
+        cursor = None if before is None else decode_list_cursor(before)
+        waiting, more = await _waiting_sessions(services, owner, cursor)
+        listed: list[ApprovalInfo] = []
+        for session in waiting:
+            found = await find_approvals(Log(services.bus), session.session_id, services.histories.read_with)
+            listed += [_approval_info(session.session_id, one) for one in found if one.status == "pending"]
+        return PendingApprovalPage(approvals=listed, next=None if more is None else encode_list_cursor(more))
+
+
+async def _waiting_sessions(
+    services: Services, owner: str | None, before: tuple[int, str] | None
+) -> tuple[list[Session], tuple[int, str] | None]:
+    """Return the next sessions whose last run waits for approval, and where the search goes on."""
+    found: list[Session] = []
+    for _ in range(SCAN_PAGES_MAX):
+        page, before = await services.sessions.sessions(owner, before, SCAN_PAGE, with_hidden=True)
+        for session in page:
+            if session.head.get(PAUSED):
+                found.append(session)
+                if len(found) == WAITING_SESSIONS_MAX:
+                    return found, session.place
+        if before is None:
+            break
+    return found, before
 
 
 def _decision_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
-        "/sdk/session/{session_id:path}/approvals/{call_id}",
+        "/sdk/session/{session_id:id}/approvals/{call_id:id}",
+        operation_id="decide_approval",
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
         openapi_extra=json_body(DecisionRequest),
     )
     async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
         """Approve or reject a call, once. A repeat gets the same response, another decision is 409."""
         body = await parse_body(request, services, DecisionRequest)
+        add_audit_ids(request.scope, decision=body.decision)
         principal = caller(request)
         await get_session(services, session_id, principal)
         approval = await decide_approval(
@@ -246,12 +320,13 @@ def _decision_route(routes: APIRouter, services: Services) -> None:
             options=SendOptions(principal=principal.bound),
             history_reader=services.histories.read_with,
         )
-        add_audit_ids(request.scope, session_id=session_id, agent=approval.agent, envelope_id=approval.decision_id)
-        return _approval_info(approval)
+        add_audit_ids(request.scope, agent=approval.agent, envelope_id=approval.decision_id)
+        return _approval_info(session_id, approval)
 
 
-def _approval_info(approval: Approval) -> ApprovalInfo:
+def _approval_info(session_id: str, approval: Approval) -> ApprovalInfo:
     return ApprovalInfo(
+        session_id=session_id,
         call_id=approval.call_id,
         tool=approval.name,
         args=approval.args,

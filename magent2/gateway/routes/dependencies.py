@@ -7,17 +7,20 @@ from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
 
 import orjson
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST
+from magent2.errors import UnknownAgent
 from magent2.gateway.access.auth import principal_of
-from magent2.gateway.limits.http import check_json, read_body
+from magent2.gateway.limits.http import check_json, check_json_values, read_body
 from magent2.gateway.problems import Problem, bad_body
 from magent2.gateway.services import Services
-from magent2.gateway.streaming.sse import parse_cursor
-from magent2.models.address import NAME_MAX_CHARS, check_name
+from magent2.gateway.streaming.sse import CURSOR_PATTERN, parse_cursor
+from magent2.mail.addressing import name_taken_error
+from magent2.models.address import NAME_MAX_CHARS, NAME_PATTERN, agent_topic, check_name, stream_topic
 from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
 from magent2.sessions.store import Session
@@ -25,8 +28,12 @@ from magent2.sessions.store import Session
 B = TypeVar("B", bound=BaseModel)
 
 API = "/api"  # prefix of all routes except those of DESIGN 10
-SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
-Since = Annotated[str | None, Query(max_length=64, description="after this seq")]
+# Patterns are for documents only: the errors of `check_name` and `parse_cursor` say more than that of a pattern.
+NAME_SCHEMA: JsonObject = {"pattern": NAME_PATTERN}
+CURSOR_SCHEMA: JsonObject = {"pattern": CURSOR_PATTERN}
+SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS, json_schema_extra=NAME_SCHEMA)]
+Since = Annotated[str | None, Query(max_length=64, description="after this seq", json_schema_extra=CURSOR_SCHEMA)]
+LastEventId = Annotated[str | None, Header(json_schema_extra=CURSOR_SCHEMA)]
 ResponseFormat = Annotated[
     Literal["api", "record"],
     Query(alias="format", description="`record`: as it is stored, with the field names of the log"),
@@ -42,7 +49,7 @@ def caller(request: Request) -> Principal:
     return principal_of(request.scope)
 
 
-def admins_only(request: Request) -> None:
+async def admins_only(request: Request) -> None:  # asynchronous: FastAPI would call it on a thread
     if not caller(request).admin:
         raise Problem.admins_only()
 
@@ -57,9 +64,12 @@ async def parse_body(request: Request, services: Services, shape: type[B], *, ma
             return shape()
         check_json(request.scope)
     try:
-        return shape.model_validate_json(body)
+        parsed = shape.model_validate_json(body)
     except ValidationError as error:
+        check_json_values(body)
         raise bad_body(error) from None
+    check_json_values(body)
+    return parsed
 
 
 def json_body(shape: type[BaseModel], *, required: bool = True) -> JsonObject:
@@ -95,6 +105,44 @@ async def get_session(services: Services, session_id: str, principal: Principal)
 
 def unknown_session(session_id: str) -> Problem:
     return Problem(404, "unknown_session", f"there is no session {session_id[:80]!r}; create it first")
+
+
+async def check_new_id(services: Services, conversation: str) -> None:
+    """Raise `NameTaken` for a new conversation that is called like an agent of the agents file.
+
+    A worker registers its agents on the log, and the delivery checks that. An agent that was never started has no
+    registration: without this check a conversation could take its name for ever.
+    """
+    if conversation not in services.catalogue.names.reserved:
+        return
+    (stream,) = await Log(services.bus).describe(stream_topic(conversation))
+    if not stream.last and not stream.head:
+        raise name_taken_error(conversation)
+
+
+async def is_known_agent(services: Services, name: str) -> bool:
+    """Whether an agent can answer: the roster has it, or a worker has registered it.
+
+    Raises a problem for an agent that only routes, and for the name of a conversation, which no agent can have.
+    """
+    names = services.catalogue.names
+    check_answers(services, name)
+    if name in names.agents or name in services.presence or not services.has_keys:
+        return True
+    agent, stream = await Log(services.bus).describe(agent_topic(name), stream_topic(name))
+    if not agent.last and (stream.last or stream.head):
+        known = ", ".join(sorted(names.agents - names.routing)) or "none"
+        raise UnknownAgent(f"there is no agent {name[:80]!r}; known agents: {known}")
+    return bool(agent.last)
+
+
+def check_answers(services: Services, name: str) -> None:
+    """Raise a problem for an agent that only chooses which other agent answers."""
+    names = services.catalogue.names
+    if name in names.routing:
+        others = ", ".join(sorted(names.agents - names.routing))
+        detail = f"agent {name!r} only chooses which agent answers; name one that answers: {others}"
+        raise Problem(422, "routing_agent", detail)
 
 
 def scenario_id_of(session: Session) -> str | None:

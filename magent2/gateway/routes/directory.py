@@ -51,6 +51,7 @@ from magent2.directory.users import (
     request_friendship,
 )
 from magent2.errors import UnknownEntity
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -98,13 +99,14 @@ def _people_routes(services: Services) -> APIRouter:
 
 
 def _users(routes: APIRouter, services: Services) -> None:
-    @routes.get("/users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
+    @routes.get("/users", operation_id="list_users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
     async def users() -> UserList:
         """List the users."""
         return UserList(users=[user_info(user) for user in await list_users(Log(services.bus))])
 
     @routes.post(
         "/users",
+        operation_id="put_user",
         dependencies=ADMINS,
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
         openapi_extra=json_body(UserRequest),
@@ -112,12 +114,18 @@ def _users(routes: APIRouter, services: Services) -> None:
     async def put_user(request: Request) -> UserInfo:
         """Create a user, or change one."""
         body = await parse_body(request, services, UserRequest)
+        add_audit_ids(request.scope, user=body.id)
         fields = {"agent": body.agent, "connector": body.connector, "target": body.target}
         if body.nametag is None:
             return user_info(await change_user(Log(services.bus), body.id, fields))
         return user_info(await create_user(Log(services.bus), body.id, body.nametag, fields))
 
-    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS, 404, 422, 507))
+    @routes.delete(
+        "/users/{user:id}",
+        operation_id="delete_user",
+        dependencies=ADMINS,
+        responses=problems(*ACCESS_ERRORS, 404, 422, 507),
+    )
     async def drop_user(user: Name) -> UserInfo:
         """Remove a user. The nametag is not given to another user."""
         return user_info(await remove_user(Log(services.bus), user))
@@ -129,7 +137,7 @@ def user_info(user: User) -> UserInfo:
 
 
 def _friends(routes: APIRouter, services: Services) -> None:
-    @routes.get("/friends", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/friends", operation_id="list_friends", responses=problems(*ACCESS_ERRORS))
     async def friends(request: Request) -> FriendList:
         """List the caller's friends and friend requests."""
         own = directory_name(caller(request))
@@ -138,12 +146,14 @@ def _friends(routes: APIRouter, services: Services) -> None:
 
     @routes.post(
         "/friends",
+        operation_id="change_friendship",
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
         openapi_extra=json_body(FriendRequest),
     )
     async def befriend(request: Request) -> FriendInfo:
         """Request, accept, refuse or remove a friendship."""
         body = await parse_body(request, services, FriendRequest)
+        add_audit_ids(request.scope, nametag=body.nametag, action=body.action)
         own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
         other = (await find_user_by_nametag(Log(services.bus), body.nametag)).state.id
         action = {
@@ -178,7 +188,7 @@ async def _shown_friend(services: Services, own: str, friendship: Friendship) ->
 
 
 def _swarms(routes: APIRouter, services: Services) -> None:
-    @routes.get("/swarms", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/swarms", operation_id="list_swarms", responses=problems(*ACCESS_ERRORS))
     async def swarms(request: Request) -> SwarmList:
         """List the caller's swarms. Administrators see all."""
         principal = caller(request)
@@ -187,12 +197,14 @@ def _swarms(routes: APIRouter, services: Services) -> None:
 
     @routes.post(
         "/swarms",
+        operation_id="put_swarm",
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
         openapi_extra=json_body(SwarmRequest),
     )
     async def put_swarm(request: Request) -> SwarmInfo:
         """Create a swarm, change who may contact it, or remove it."""
         body = await parse_body(request, services, SwarmRequest)
+        add_audit_ids(request.scope, nametag=body.nametag, action=body.action, user=body.user)
         principal = caller(request)
         if body.action == "create":
             own = (await find_user(Log(services.bus), user_id(principal))).state.id
@@ -206,7 +218,9 @@ def _swarms(routes: APIRouter, services: Services) -> None:
             return swarm_info(await _own_swarm(services, principal, body.nametag))
         return swarm_info(await _change_swarm(Log(services.bus), body))
 
-    @routes.get("/swarms/{nametag}/contacts", responses=problems(*ACCESS_ERRORS, 404, 422))
+    @routes.get(
+        "/swarms/{nametag:id}/contacts", operation_id="list_contacts", responses=problems(*ACCESS_ERRORS, 404, 422)
+    )
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
         """List the contacts of a swarm of the caller."""
         swarm = await _own_swarm(services, caller(request), nametag)
@@ -256,7 +270,7 @@ def require_field(value: str | None, name: str) -> str:
 def _channels_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["channels"])
 
-    @routes.get("/channels", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/channels", operation_id="list_channels", responses=problems(*ACCESS_ERRORS))
     async def channels(request: Request) -> ChannelList:
         """List the channels that the caller is a member of. Administrators see all."""
         principal = caller(request)
@@ -265,6 +279,7 @@ def _channels_routes(services: Services) -> APIRouter:
 
     @routes.post(
         "/channels",
+        operation_id="put_channel",
         dependencies=ADMINS,
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
         openapi_extra=json_body(ChannelRequest),
@@ -272,11 +287,16 @@ def _channels_routes(services: Services) -> APIRouter:
     async def put_channel(request: Request) -> ChannelInfo:
         """Create a channel, change its members or its leader, or remove it."""
         body = await parse_body(request, services, ChannelRequest)
+        add_audit_ids(request.scope, channel=body.name, action=body.action, user=body.user)
         if body.action in ("create", "join"):
             await find_user(Log(services.bus), require_field(body.user, "user"))
         return channel_info(await _change_channel(Log(services.bus), body))
 
-    @routes.get("/channels/{name}/messages", responses=problems(*ACCESS_ERRORS, 404, 422))
+    @routes.get(
+        "/channels/{name:id}/messages",
+        operation_id="list_channel_messages",
+        responses=problems(*ACCESS_ERRORS, 404, 422),
+    )
     async def messages(
         name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
     ) -> ChannelMessages:

@@ -7,7 +7,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 import orjson
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from magent2.bus.operations import OLDEST, Describe, GetBlob, Read
@@ -20,6 +20,7 @@ from magent2.gateway.routes.dependencies import (
     ACCESS_ERRORS,
     API,
     SESSION_ERRORS,
+    LastEventId,
     ResponseFormat,
     SessionId,
     Since,
@@ -66,7 +67,8 @@ def _events_routes(services: Services) -> APIRouter:
 
 def _stream_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
-        "/sdk/session/{session_id:path}/stream",
+        "/sdk/session/{session_id:id}/stream",
+        operation_id="stream_session",
         response_class=Response,
         responses={200: SESSION_STREAM_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 400, 422)},
     )
@@ -75,7 +77,7 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
         request: Request,
         since: Since = None,
         max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
-        last_event_id: Annotated[str | None, Header()] = None,
+        last_event_id: LastEventId = None,
     ) -> Response:
         """Follow the events of a session as server-sent events; `id:` is the cursor to resume after."""
         await get_session(services, session_id, caller(request))
@@ -87,7 +89,8 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
 
 def _events_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
-        "/sdk/session/{session_id:path}/events",
+        "/sdk/session/{session_id:id}/events",
+        operation_id="list_events",
         response_model=ApiEventPage | RecordPage,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
     )
@@ -109,7 +112,8 @@ def _events_route(routes: APIRouter, services: Services) -> None:
 
 def _transcript_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
-        "/sdk/session/{session_id:path}/transcript",
+        "/sdk/session/{session_id:id}/transcript",
+        operation_id="get_transcript",
         response_model=Transcript,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
     )
@@ -196,7 +200,8 @@ def _files_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.get(
-        "/sdk/session/{session_id:path}/files/{sha256}",
+        "/sdk/session/{session_id:id}/files/{sha256}",
+        operation_id="get_file",
         response_class=Response,
         responses={200: FILE_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
     )

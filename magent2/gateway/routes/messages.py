@@ -53,6 +53,7 @@ def _messages_routes(services: Services) -> APIRouter:
 
     @routes.post(
         "/sdk/session/message",
+        operation_id="send_message",
         response_model=MessageResponse,
         responses={
             202: {
@@ -70,11 +71,12 @@ def _messages_routes(services: Services) -> APIRouter:
         If the answer takes longer than the gateway waits, the response is 202 `in_progress`.
         """
         body = await parse_body(request, services, MessageRequest)
+        add_audit_ids(request.scope, session_id=body.session_id)
         principal = caller(request)
         text = check_text(body.user_input, services)
         session = await get_session(services, body.session_id, principal)
         delivered = await _post(services, session, principal, text, body.client_message_id)
-        add_audit_ids(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
+        add_audit_ids(request.scope, envelope_id=delivered.envelope_id)
         outcome = MessageOutcome(delivered.envelope_id)
         seq = delivered.appended.seqs[-1]
         if not body.wait and not delivered.appended.repeat:
@@ -98,7 +100,7 @@ def envelope_id_for(session_id: str, key: str | None) -> str:
 async def _post(
     services: Services, session: Session, principal: Principal, text: str, key: str | None
 ) -> DeliveryResult:
-    presence_read = services.presence.refresh()
+    services.presence.refresh()
     envelope = MessageEnvelope(
         id=envelope_id_for(session.session_id, key),
         conversation_id=session.session_id,
@@ -108,8 +110,7 @@ async def _post(
         metadata={} if key is None else {CLIENT_MESSAGE_ID: key},
     )
     delivered = await services.sessions.post(envelope, send_options(services, session, principal))
-    if presence_read is not None:
-        await presence_read
+    await services.presence.refreshed()
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return delivered
 
@@ -162,7 +163,10 @@ def accepted_response(
 
 
 ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
-Wait = Annotated[float, Query(ge=0, description="seconds to wait until an agent has seen it; the gateway has a limit")]
+Wait = Annotated[
+    float,
+    Query(ge=0, allow_inf_nan=False, description="seconds to wait until an agent has seen it; the gateway has a limit"),
+]
 
 
 def _steering_routes(services: Services) -> APIRouter:
@@ -174,7 +178,8 @@ def _steering_routes(services: Services) -> APIRouter:
 
 def _steering(routes: APIRouter, services: Services) -> None:
     @routes.post(
-        "/sdk/session/{session_id:path}/steer",
+        "/sdk/session/{session_id:id}/steer",
+        operation_id="steer_session",
         status_code=202,
         response_model=SteerResponse,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
@@ -187,6 +192,7 @@ def _steering(routes: APIRouter, services: Services) -> None:
         agent, or is refused with `require_active`. `receipt_id` identifies it in receipts.
         """
         body = await parse_body(request, services, SteerRequest)
+        add_audit_ids(request.scope, target=body.target)
         if not body.text.strip():
             raise Problem(422, "blank", "a steer needs some text in 'text'")
         principal = caller(request)
@@ -226,7 +232,8 @@ def _steer_envelope(session: Session, principal: Principal, body: SteerRequest) 
 
 def _receipts(routes: APIRouter, services: Services) -> None:
     @routes.get(
-        "/sdk/session/{session_id:path}/receipts/{receipt_id}",
+        "/sdk/session/{session_id:id}/receipts/{receipt_id:id}",
+        operation_id="get_receipt",
         response_model=MessageReceipt,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
     )

@@ -40,7 +40,7 @@ class MovedPaths:
         raw, prefix = scope.get("raw_path") or b"", f"{root}{self.old}".encode()
         # A client may also encode letters of the root path or of the old path: then only the decoded path is usable.
         is_plain = raw.startswith(prefix)
-        rest = raw.removeprefix(prefix) if is_plain else quote(route_path(scope).removeprefix(self.old)).encode()
+        rest = raw.removeprefix(prefix) if is_plain else route_path(scope).removeprefix(self.old).encode()
         path = root + (self.new_item if len(rest) > 1 else self.new_list) + quote(rest, KEPT_IN_PATHS)
         query = b"&".join(part for part in (scope.get("query_string", b""), self.query) if part)
         return f"{path}?{quote(query, KEPT_IN_PATHS + '?')}" if query else path

@@ -61,6 +61,14 @@ class PageFile:
         return Response(self.compressed, headers=headers | {"content-encoding": "gzip"}, media_type=self.type)
 
 
+HOW_TO_GET_IT = "in a clone, run 'make web', or install the wheel that 'make dist' builds; then start the gateway again"
+
+
+def page_is_built() -> bool:
+    """Return whether the package contains the page. A package that was built without 'make web' does not."""
+    return (files("magent2") / "web" / INDEX).is_file()
+
+
 def router(_: Services, built: Traversable | None = None) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
     plain = files("magent2.gateway") / "page"
@@ -68,10 +76,12 @@ def router(_: Services, built: Traversable | None = None) -> APIRouter:
     index, parts = _files(page_folder, plain)
 
     @routes.get("/")
+    @routes.head("/")
     async def page(accept_encoding: Annotated[str, Header()] = "") -> Response:
         return index.answer(accept_encoding)
 
     @routes.get("/page/{name}")
+    @routes.head("/page/{name}")
     async def asset(name: str, accept_encoding: Annotated[str, Header()] = "") -> Response:
         if name not in parts:
             raise Problem(404, "not_found", "the page has no such file")

@@ -12,17 +12,19 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from magent2.errors import Magent2Error
+from magent2.failures import log_failure
 from magent2.gateway.access.auth import check_sender, principal_of
 from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.limits import GatewayLimits
-from magent2.gateway.limits.http import check_json, read_body
+from magent2.gateway.limits.http import check_json, check_json_values, read_body
 from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, internal_error, logged_problem
+from magent2.gateway.routes.dependencies import check_new_id, is_known_agent
 from magent2.gateway.services import Services, WorkerPresence
 from magent2.mail.delivery import DeliveryResult, SendOptions
-from magent2.models.address import chat_topic, check_name
+from magent2.models.address import Address, chat_topic, check_name
 from magent2.models.envelope import MessageEnvelope
-from magent2.models.principal import ADMIN, Principal
+from magent2.models.principal import Principal
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +45,14 @@ class SendEndpoint:
         try:
             answer = await deliver(self._services, scope, receive)
         except Magent2Error as error:
+            self._services.writes.note(error)
             await logged_problem(error).answer(scope)(scope, receive, send)
             return
-        except Exception:
-            log.exception("message not accepted")
-            await internal_error().answer(scope)(scope, receive, send)
+        except Exception as error:  # noqa: BLE001  the last handler: the client gets an answer, the log the cause
+            problem = internal_error(error)
+            facts = {"failure_id": problem.failure_id}
+            log_failure(log, logging.ERROR, "message not accepted", error, facts, with_traceback=True)
+            await problem.answer(scope)(scope, receive, send)
             return
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -60,6 +65,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.post(
         SEND_PATH,
+        operation_id="send_envelope",
         response_class=Response,
         responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
         openapi_extra={"requestBody": envelope_body()},
@@ -75,49 +81,56 @@ async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:
     """Deliver the envelope in the body of a request. Return the body of the response."""
     check_json(scope)
     principal = principal_of(scope)
-    envelope = parse_envelope(await read_body(scope, receive, services.limits), services.limits, principal)
+    envelope = parse_envelope(await read_body(scope, receive, services.limits), principal)
+    # Before the checks, so that the audit line of a refused message says what it was about.
     add_audit_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
-    presence_read = services.presence.refresh()  # at the same time as the delivery
-    delivered = await services.sessions.post(
-        envelope, None if principal.admin else SendOptions(principal=principal.bound)
-    )
-    if presence_read is not None:
-        await presence_read
+    check_message(envelope, services.limits, principal)
+    services.presence.refresh()  # at the same time as the delivery
+    delivered = await services.sessions.post(envelope, await _options(services, envelope, principal))
+    await services.presence.refreshed()
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return orjson.dumps(_answer(envelope, delivered, services.presence))
 
 
-def parse_envelope(body: bytes, limits: GatewayLimits, principal: Principal = ADMIN) -> MessageEnvelope:
-    """Parse and check an envelope. A missing `sender` is the caller."""
+async def _options(services: Services, envelope: MessageEnvelope, principal: Principal) -> SendOptions:
+    """Return how to send an envelope. Raises a problem if it cannot start its conversation or reach its agent.
+
+    Mail for an agent that is not known waits until the agent is started. It does not become the active agent.
+    """
+    await check_new_id(services, envelope.conversation_id)
+    recipient = Address.parse(envelope.recipient)
+    known = True
+    if envelope.type == "message" and recipient.kind == "agent":
+        known = await is_known_agent(services, recipient.name)
+    return SendOptions(principal=principal.bound, activates=known)
+
+
+def parse_envelope(body: bytes, principal: Principal) -> MessageEnvelope:
+    """Parse an envelope. A missing `sender` is the caller."""
     try:
         envelope = MessageEnvelope.model_validate_json(body)
     except ValidationError as error:
         if not _lacks_sender(error):
             raise bad_body(error) from None
         envelope = MessageEnvelope.model_validate({**from_json(body), "sender": principal.name})
-    _refuse_non_finite(body)
+    check_json_values(body)
+    return envelope
+
+
+def check_message(envelope: MessageEnvelope, limits: GatewayLimits, principal: Principal) -> None:
+    """Check that a principal may send this message. Raises a problem if not."""
     check_sender(principal, check_name(envelope.sender, "sender"))
     text = envelope.content or ""
     if envelope.type == "message" and not text.strip():
         raise Problem(422, "blank", "a message needs some text in 'content'")
     if len(text) > limits.text_max_chars:
         raise Problem(422, "too_long", f"a text has at most {limits.text_max_chars} characters, not {len(text)}")
-    return envelope
 
 
 def _lacks_sender(error: ValidationError) -> bool:
     """Return whether the only fault is a missing sender, which defaults to the caller."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return [(fault["type"], fault["loc"]) for fault in faults] == [("missing", ("sender",))]
-
-
-def _refuse_non_finite(body: bytes) -> None:
-    """Refuse NaN and infinity: pydantic accepts them, but JSON does not have them and the log could not store them."""
-    if b"NaN" in body or b"Infinity" in body:
-        try:
-            orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise Problem(400, "bad_json", f"the body is not JSON: {error}") from None
 
 
 def _answer(envelope: MessageEnvelope, delivered: DeliveryResult, presence: WorkerPresence) -> dict[str, object]:

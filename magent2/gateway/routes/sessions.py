@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -23,26 +24,31 @@ from magent2.gateway.routes.dependencies import (
     ResponseFormat,
     SessionId,
     caller,
+    check_answers,
+    check_new_id,
     get_session,
     json_body,
     parse_body,
 )
 from magent2.gateway.services import Services
-from magent2.gateway.streaming.session_list import session_summary
+from magent2.gateway.streaming.session_list import session_state, session_summary
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
-from magent2.models.address import NAME_MAX_CHARS, check_name
+from magent2.models.address import NAME_MAX_CHARS, check_conversation_id
 from magent2.models.api.sessions import (
     Conversation,
     ConversationPage,
     LastRun,
+    SessionCounts,
     SessionInfo,
     SessionList,
     SessionRequest,
     SessionSettings,
+    SessionState,
     SessionSummary,
     SessionUsage,
     TitleRequest,
 )
+from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
 from magent2.sessions.folds import session_usage
 from magent2.sessions.settings import SessionChange
@@ -50,8 +56,9 @@ from magent2.sessions.store import Session
 
 LIST_MAX = 500
 CURSOR_MAX_CHARS = 2000
+LIST_CURSOR_PATTERN = "^[A-Za-z0-9_-]+$"  # base64; see `encode_list_cursor`
 SCAN_PAGE = 500
-SCAN_PAGES_MAX = 10  # pages of the list that one search may read
+SCAN_PAGES_MAX = 10  # pages of the list that one search or count may read
 
 
 def router(services: Services) -> APIRouter:
@@ -66,6 +73,7 @@ def router(services: Services) -> APIRouter:
 def _create_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/create",
+        operation_id="create_session",
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 410, 507),
         openapi_extra=json_body(SessionRequest),
     )
@@ -77,18 +85,17 @@ def _create_route(routes: APIRouter, services: Services) -> None:
         """
         body = await parse_body(request, services, SessionRequest)
         session_id = f"s-{uuid.uuid4().hex}" if body.session_id is None else body.session_id
+        add_audit_ids(request.scope, session_id=session_id)
         principal = caller(request)
         change = await _change(services, session_id, principal, body)
         made = await services.sessions.configure(session_id, principal, change)
-        services.session_lists.refresh()
-        add_audit_ids(request.scope, session_id=session_id)
         own = made.settings["agents"].get(change.agent, {})
         agent = services.catalogue.roster.agent(change.scenario_id, change.agent)
         return SessionSettings(
             session_id=session_id,
             agent_name=change.agent,
             model=own.get("model") or agent.model,
-            tools=services.catalogue.tools_of(agent),
+            tools=services.catalogue.tools_of(agent, own.get("model")),
             overlay=made.settings.get("overlay"),
         )
 
@@ -97,14 +104,16 @@ async def _change(services: Services, session_id: str, principal: Principal, bod
     """Return the requested change. Values that are left out are the session's, else the defaults of the scenario."""
     known = None
     if body.session_id is not None:
-        known = await services.sessions.get(check_name(session_id, "session id"))
+        known = await services.sessions.get(check_conversation_id(session_id))
     head = known.head if known is not None and principal.owns(known.owner) else {}
     scenario = services.catalogue.roster.scenario(
         body.scenario_id if body.scenario_id is not None else head.get("scenario_id")
     )
     active = str(head.get("active_agent") or "")
-    kept = active if active in scenario.agents else scenario.root
+    kept = active if active in scenario.route_targets else scenario.root
     agent = scenario.agent(kept if body.agent_name is None else body.agent_name)
+    check_answers(services, agent.name)
+    await check_new_id(services, session_id)
     return SessionChange(
         agent.name,
         scenario.id,
@@ -116,7 +125,7 @@ async def _change(services: Services, session_id: str, principal: Principal, bod
 
 
 def _list_route(routes: APIRouter, services: Services) -> None:
-    @routes.get("/sdk/sessions", responses=problems(*ACCESS_ERRORS, 422))
+    @routes.get("/sdk/sessions", operation_id="list_sessions", responses=problems(*ACCESS_ERRORS, 422))
     async def list_sessions(
         request: Request,
         q: Annotated[
@@ -124,10 +133,19 @@ def _list_route(routes: APIRouter, services: Services) -> None:
         ] = None,
         limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
         before: Annotated[
-            str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")
+            str | None,
+            Query(
+                max_length=CURSOR_MAX_CHARS,
+                description="`next` of the page before",
+                json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
+            ),
         ] = None,
         owner: Annotated[
             str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")
+        ] = None,
+        state: Annotated[
+            SessionState | None,
+            Query(description="only sessions whose last run waits for an approval, is running, or has failed"),
         ] = None,
         response_format: ResponseFormat = "api",
     ) -> SessionList | ConversationPage:
@@ -136,55 +154,88 @@ def _list_route(routes: APIRouter, services: Services) -> None:
         if owner is not None and not principal.owns(owner):
             return session_page([], None, response_format)
         whose = owner if principal.admin else principal.name
-        found, more = await _search(services, whose, q, None if before is None else decode_list_cursor(before), limit)
+        place = None if before is None else decode_list_cursor(before)
+        found, more = await _search(services, whose, (q or "").strip().casefold(), state, place, limit)
         return session_page(found, more, response_format)
+
+    @routes.get("/sdk/sessions/counts", operation_id="count_sessions", responses=problems(*ACCESS_ERRORS))
+    async def count_sessions(request: Request) -> SessionCounts:
+        """Count the caller's sessions by the state of their last run."""
+        principal = caller(request)
+        owner = None if principal.admin else principal.name
+        counts: Counter[str | None] = Counter()
+        before: tuple[int, str] | None = None
+        for _ in range(SCAN_PAGES_MAX):
+            page, before = await services.sessions.sessions(owner, before, SCAN_PAGE)
+            counts.update(map(session_state, page))
+            if before is None:
+                break
+        return SessionCounts(
+            waiting=counts["waiting"], running=counts["running"], failed=counts["failed"], complete=before is None
+        )
 
 
 async def _search(
-    services: Services, owner: str | None, words: str | None, before: tuple[int, str] | None, limit: int
+    services: Services,
+    owner: str | None,
+    needle: str,
+    state: SessionState | None,
+    before: tuple[int, str] | None,
+    limit: int,
 ) -> tuple[list[Session], tuple[int, str] | None]:
-    if not (words or "").strip():
+    if not needle and state is None:
         page, more = await services.sessions.sessions(owner, before, limit)
         return list(page), more
-    needle = (words or "").strip().casefold()
     found: list[Session] = []
     for _ in range(SCAN_PAGES_MAX):
         page, more = await services.sessions.sessions(owner, before, SCAN_PAGE)
-        for session in page:
-            if _matches(session, needle):
-                found.append(session)
-                if len(found) == limit:
-                    return found, session.place
+        found += (session for session in page if _matches(session, needle, state))
+        if len(found) >= limit:
+            return found[:limit], found[limit - 1].place
         if more is None:
             return found, None
         before = more
     return found, before
 
 
-def _matches(session: Session, needle: str) -> bool:
+def _matches(session: Session, needle: str, state: SessionState | None) -> bool:
+    if state is not None and session_state(session) != state:
+        return False
     texts = (session.session_id, *(session.head.get(name) for name in ("title", FIRST_TEXT, LAST_TEXT)))
     return any(isinstance(text, str) and needle in text.casefold() for text in texts)
 
 
 def _usage_route(routes: APIRouter, services: Services) -> None:
-    @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
+    @routes.get(
+        "/sdk/session/{session_id:id}/usage",
+        operation_id="get_usage",
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
+    )
     async def usage(session_id: SessionId, request: Request) -> SessionUsage:
-        """Return the token usage of the session."""
+        """Return the token usage of the session: of all its runs together, and by agent."""
         await get_session(services, session_id, caller(request))
         return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
 
 
 def _session_routes(routes: APIRouter, services: Services) -> None:
-    @routes.get("/sdk/session/{session_id:path}", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
+    @routes.get(
+        "/sdk/session/{session_id:id}",
+        operation_id="get_session",
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
+    )
     async def show(
         session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
     ) -> SessionInfo | Conversation:
         """Return a session."""
         session = await get_session(services, session_id, caller(request))
-        return conversation_info(session) if response_format == "record" else await session_info(services, session)
+        if response_format == "api":
+            return await session_info(services, session)
+        history = await services.histories.read(session_id)
+        return conversation_info(session, session_usage(history)["usage"])
 
     @routes.patch(
-        "/sdk/session/{session_id:path}",
+        "/sdk/session/{session_id:id}",
+        operation_id="retitle_session",
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
         openapi_extra=json_body(TitleRequest),
     )
@@ -195,7 +246,8 @@ def _session_routes(routes: APIRouter, services: Services) -> None:
         return await session_info(services, await services.sessions.retitle(session_id, body.title))
 
     @routes.delete(
-        "/sdk/session/{session_id:path}",
+        "/sdk/session/{session_id:id}",
+        operation_id="delete_session",
         status_code=204,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501, 507),
     )
@@ -203,7 +255,6 @@ def _session_routes(routes: APIRouter, services: Services) -> None:
         """Delete a session permanently: its logs, copies in other logs and its messages."""
         await get_session(services, session_id, caller(request))
         await services.sessions.delete(session_id)
-        services.session_lists.refresh()
         return Response(status_code=204)
 
 
@@ -228,9 +279,10 @@ async def session_info(services: Services, session: Session) -> SessionInfo:
     )
 
 
-def conversation_info(session: Session) -> Conversation:
+def conversation_info(session: Session, usage: JsonObject | None = None) -> Conversation:
+    """Return a session as it is stored. `usage` is that of all its runs, which a list would read too much to have."""
     head = session.head
-    usage = head.get("usage")
+    last_run_usage = head.get("usage")
     return Conversation(
         conversation_id=session.session_id,
         last_seq=session.last,
@@ -238,7 +290,8 @@ def conversation_info(session: Session) -> Conversation:
         title=_text(head.get("title")) or _text(head.get(FIRST_TEXT)) or _text(head.get(LAST_TEXT)),
         run_status=_text(head.get("run_status")),
         last_active_at=datetime.fromtimestamp(session.active_ms / 1000, UTC),
-        usage=usage if isinstance(usage, dict) else None,
+        usage=usage,
+        last_run_usage=last_run_usage if isinstance(last_run_usage, dict) else None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import orjson
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -14,7 +14,7 @@ from magent2.bus.records import TopicInfo
 from magent2.gateway.access.auth import Identity, identity_of
 from magent2.gateway.openapi import EVENT_SCHEMA, EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, join_routers
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, LastEventId, SessionId, Since, join_routers
 from magent2.gateway.services import Services
 from magent2.gateway.streaming.open_streams import EventStream
 from magent2.gateway.streaming.reader import (
@@ -33,17 +33,16 @@ from magent2.gateway.streaming.sse import (
     parse_cursor,
     parse_kinds,
 )
-from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
+from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE
-
-Conversation = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 
 
 def _conversation_stream_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["streams"])
 
     @routes.get(
-        "/stream/{conversation_id:path}",
+        "/stream/{conversation_id:last_id}",
+        operation_id="stream_conversation",
         response_class=Response,
         responses={
             200: EVENT_STREAM_RESPONSE,
@@ -52,11 +51,11 @@ def _conversation_stream_routes(services: Services) -> APIRouter:
         },
     )
     async def stream(
-        conversation_id: Conversation,
-        since: Annotated[str | None, Query(max_length=64, description="after this seq")] = None,
+        conversation_id: SessionId,
+        since: Since = None,
         kinds: Annotated[str | None, Query(max_length=KINDS_TEXT_MAX_CHARS, description="only these, as a,b")] = None,
         max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
-        last_event_id: Annotated[str | None, Header()] = None,
+        last_event_id: LastEventId = None,
     ) -> Response:
         """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
         stream_request = StreamRequest(
@@ -93,6 +92,7 @@ def _multi_session_stream_routes(services: Services) -> APIRouter:
 
     @routes.get(
         "/stream",
+        operation_id="stream_sessions",
         response_class=Response,
         responses={200: MULTI_SESSION_RESPONSE, **problems(*ACCESS_ERRORS, 400, 422)},
     )

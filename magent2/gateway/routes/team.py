@@ -22,6 +22,7 @@ from magent2.gateway.routes.dependencies import (
     BODY_ERRORS,
     SESSION_ERRORS,
     caller,
+    check_answers,
     get_session,
     join_routers,
     json_body,
@@ -31,7 +32,7 @@ from magent2.gateway.routes.dependencies import (
 from magent2.gateway.routes.messages import envelope_id_for
 from magent2.gateway.services import Services
 from magent2.mail.delivery import SendOptions
-from magent2.mail.headers import KIND
+from magent2.mail.headers import KIND, ROUTE_RUN
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
 from magent2.models.api.team import (
     RouteRequest,
@@ -49,12 +50,13 @@ from magent2.roster.routing import TIMED_OUT, RouteDecision, fall_back_to_keywor
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import HIDDEN, Session, routing_id
+from magent2.tools.registry import grants_of
 
 
 def _agents_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["team"])
 
-    @routes.get("/agents", responses=problems(*ACCESS_ERRORS, 422))
+    @routes.get("/agents", operation_id="list_agents", responses=problems(*ACCESS_ERRORS, 422))
     async def agents(scenario_id: str | None = None) -> TeamAgentList:
         """List the agents of the roster or of one scenario, with the tools that they may use."""
         await services.presence.ensure_fresh()
@@ -67,7 +69,7 @@ def _agents_routes(services: Services) -> APIRouter:
             )
         return TeamAgentList(agents=[_team_agent(services, roster, agent) for agent in found])
 
-    @routes.get("/scenarios", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/scenarios", operation_id="list_scenarios", responses=problems(*ACCESS_ERRORS))
     async def scenarios() -> ScenarioList:
         """List the scenarios, and the default scenario of a session."""
         roster = services.catalogue.roster
@@ -90,13 +92,25 @@ def _team_agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAge
         voice=agent.voice,
         tools=[*agent.tools],
         mcp=[*agent.mcp],
+        mcp_tools=_mcp_tools(roster, agent),
         handoffs=[*agent.handoffs],
+        subagents=[*agent.subagents],
         scenarios=[one.id for one in roster.scenarios.values() if agent.name in one.agents],
         alive=agent.name in services.presence if services.presence.known else None,
     )
 
 
-ROUTE = "route"
+def _mcp_tools(roster: Roster, agent: AgentSpec) -> dict[str, list[str] | None]:
+    """Return the tools of MCP servers that the agents file allows an agent, by server; `None` for all of a server."""
+    found: dict[str, list[str] | None] = {}
+    for name, granted in grants_of(agent.tools, agent.mcp).items():
+        server = roster.mcp.get(name)
+        offered = None if server is None or server.tools is None else frozenset(server.tools)
+        allowed = offered if granted is None else granted if offered is None else granted & offered
+        found[name] = None if allowed is None else sorted(allowed)
+    return found
+
+
 MANUAL = "manual_switch"
 MAIL_PAGE = 50  # of the last records of a session that are searched for its last message
 NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
@@ -112,6 +126,7 @@ def _routing_routes(services: Services) -> APIRouter:
 def _orchestrate_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/orchestrate",
+        operation_id="orchestrate",
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
         openapi_extra=json_body(RouteRequest),
     )
@@ -122,13 +137,13 @@ def _orchestrate_route(routes: APIRouter, services: Services) -> None:
         change writes one `handoff` event.
         """
         body = await parse_body(request, services, RouteRequest)
+        add_audit_ids(request.scope, session_id=body.session_id)
         principal = caller(request)
         session = None if body.session_id is None else await get_session(services, body.session_id, principal)
         scenario = _scenario(services, session, body.scenario_id)
         text = body.last_user_text
         if text is None:
             text = "" if session is None else await _last_text(services, session)
-        add_audit_ids(request.scope, session_id=body.session_id)
         choice = await _decide(services, scenario, session, text[: services.limits.text_max_chars])
         return await _apply_decision(services, session, choice)
 
@@ -219,7 +234,7 @@ async def _supervisor_outcome(
     earlier = await services.sessions.get(routing_session)
     if earlier is not None and earlier.owner != owner:
         raise NotYours(f"{routing_session!r} belongs to another principal; the session's text is not sent to it")
-    await services.sessions.deliver(envelope, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
+    await services.sessions.deliver(envelope, SendOptions(principal=owner, kind=ROUTE_RUN, with_heads=(head,)))
     outcome = MessageOutcome(envelope.id)
     await services.replies.wait(routing_session, earlier.last if earlier else 0, outcome, services.limits.route_max_s)
     return outcome
@@ -254,16 +269,18 @@ def _mapping(value: object) -> dict[str, Any]:
 def _switch_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/set_active_agent",
+        operation_id="set_active_agent",
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
         openapi_extra=json_body(SwitchRequest),
     )
     async def set_active_agent(request: Request) -> SwitchResponse:
         """Make another agent of the scenario active. A change writes one `handoff` event."""
         body = await parse_body(request, services, SwitchRequest)
+        add_audit_ids(request.scope, session_id=body.session_id, agent=body.agent_name)
         session = await get_session(services, body.session_id, caller(request))
         agent = services.catalogue.roster.scenario(scenario_id_of(session)).agent(body.agent_name)
+        check_answers(services, agent.name)
         switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
-        add_audit_ids(request.scope, session_id=session.session_id, agent=agent.name)
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
 
 

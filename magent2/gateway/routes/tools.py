@@ -29,8 +29,7 @@ from magent2.gateway.routes.dependencies import (
 from magent2.gateway.routes.messages import accepted_response, envelope_id_for, rendered_events
 from magent2.gateway.services import Services
 from magent2.mail.delivery import DeliveryResult, SendOptions
-from magent2.mail.headers import KIND as KIND_HEADER
-from magent2.mail.headers import STREAM_SEEN
+from magent2.mail.headers import KIND, STREAM_SEEN, TOOL_RUN
 from magent2.models.address import chat_topic
 from magent2.models.api.messages import AcceptedResponse
 from magent2.models.api.team import ToolInfo, ToolList, ToolRunRequest, ToolRunResponse, ToolsStatus
@@ -40,8 +39,6 @@ from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import Session
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.registry import may_run
-
-KIND = "tool"
 
 # Status and code by the error of a call that only the worker could refuse.
 _REFUSALS = {
@@ -59,12 +56,12 @@ def router(services: Services) -> APIRouter:
 
 
 def _list_routes(routes: APIRouter, services: Services) -> None:
-    @routes.get("/list", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/list", operation_id="list_tools", responses=problems(*ACCESS_ERRORS))
     async def tools() -> ToolList:
         """List custom tools with their schemas, tools of MCP servers that agents name, and built-in tools."""
         return ToolList(tools=_list_tools(services))
 
-    @routes.get("/config/status", responses=problems(*ACCESS_ERRORS))
+    @routes.get("/config/status", operation_id="get_tools_status", responses=problems(*ACCESS_ERRORS))
     async def status() -> ToolsStatus:
         """Return which built-in tools are enabled, which work, and what the others need."""
         catalogue = services.catalogue
@@ -95,6 +92,7 @@ def _list_tools(services: Services) -> list[ToolInfo]:
 def _execute_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/execute",
+        operation_id="run_tool",
         response_model=ToolRunResponse,
         responses={
             202: {"model": AcceptedResponse, "description": "In progress: follow the session after `seq`"},
@@ -109,16 +107,11 @@ def _execute_route(routes: APIRouter, services: Services) -> None:
         `client_message_id` makes it idempotent: a repeat gets the same result, another call with the same id is 409.
         """
         body = await parse_body(request, services, ToolRunRequest)
+        add_audit_ids(request.scope, session_id=body.session_id, tool=body.tool)
         principal = caller(request)
         session = await get_session(services, body.session_id, principal)
         call = await _find_call(services, session, body) or await _deliver_call(services, session, principal, body)
-        add_audit_ids(
-            request.scope,
-            session_id=session.session_id,
-            envelope_id=call.delivered.envelope_id,
-            tool=body.tool,
-            agent=call.agent,
-        )
+        add_audit_ids(request.scope, envelope_id=call.delivered.envelope_id, agent=call.agent)
         outcome = MessageOutcome(call.delivered.envelope_id)
         if await services.replies.wait(session.session_id, call.stream_seq, outcome, services.limits.wait_max_s):
             return _done(session.session_id, call.agent, body.tool, outcome)
@@ -163,8 +156,8 @@ async def _deliver_call(
         recipient=f"agent:{agent}",
         metadata={"tool": body.tool, "args": body.args},
     )
-    options = SendOptions(principal=principal.bound, kind=KIND, stream_seen=session.last)
-    presence_read = services.presence.refresh()
+    options = SendOptions(principal=principal.bound, kind=TOOL_RUN, stream_seen=session.last)
+    services.presence.refresh()
     try:
         delivered = await services.sessions.deliver(envelope, options)
     except IdConflict:  # a concurrent request was first, perhaps for another agent
@@ -172,8 +165,7 @@ async def _deliver_call(
         if found is None:
             raise
         return found
-    if presence_read is not None:
-        await presence_read
+    await services.presence.refreshed()
     if delivered.appended.repeat:
         return await _find_call(services, session, body) or _DeliveredCall(agent, delivered, OLDEST)
     return _DeliveredCall(agent, delivered, session.last)
@@ -190,7 +182,7 @@ async def _find_call(services: Services, session: Session, body: ToolRunRequest)
         return None
     call = record.payload.get("metadata") or {}
     same = call.get("tool") == body.tool and canonical(call.get("args")) == canonical(body.args)
-    if record.headers.get(KIND_HEADER) != KIND or not same:
+    if record.headers.get(KIND) != TOOL_RUN or not same:
         raise IdConflict(
             f"client_message_id {body.client_message_id[:80]!r} was used for another request; use a new one"
         )

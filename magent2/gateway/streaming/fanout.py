@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Protocol
 
+from magent2.background import keep_running, log_error
 from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.bus.watch import Watch
-from magent2.errors import Magent2Error, MalformedRecord, UnknownCursor
+from magent2.errors import MalformedRecord, UnknownCursor
 from magent2.gateway.streaming.sse import RECORD_FORMAT, EventFrame, FrameFormat
+from magent2.machine import release_memory
 from magent2.models.address import stream_topic
 
-log = logging.getLogger(__name__)
-
 SWEEP_PAGE = 1000  # topics per `Describe` of the sweep
+FRAMES_MAX_BYTES = 64 << 20  # of all tails together
+FRAMES_IDLE_S = 60.0  # a tail that has not grown for this time keeps no frames
 
 
 class Fanout:
-    """Follows every conversation that has a reader. The first reader starts it, on its own event loop."""
+    """Follows every conversation that has a reader. The first reader starts it, on its own event loop.
 
-    def __init__(self, bus: Engine, frame_format: FrameFormat = RECORD_FORMAT) -> None:
+    The frames of all tails take at most `frames_max_bytes`. Those of the tail that has not grown for the longest time
+    go first. A reader that still needs them reads the bus.
+    """
+
+    def __init__(
+        self, bus: Engine, frame_format: FrameFormat = RECORD_FORMAT, frames_max_bytes: int = FRAMES_MAX_BYTES
+    ) -> None:
         self.frame_format = frame_format
+        self.frames_bytes = 0  # of all tails
+        self._frames_max_bytes = frames_max_bytes
+        self._grown: OrderedDict[str, float] = OrderedDict()  # when each tail with frames has grown, by topic
         self._bus = bus
         self._tails: dict[str, StreamTail] = {}  # by topic
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
         self._pumps: set[asyncio.Task[None]] = set()
-        self._failed: set[str] = set()  # topics whose last read failed
+        self._failing: set[str] = set()  # topics whose last read failed; the first one is logged
 
     @property
     def followed(self) -> int:
@@ -50,8 +61,9 @@ class Fanout:
 
     def leave(self, tail: StreamTail, reader: Wakeable) -> None:
         tail.readers.discard(reader)
-        if not tail.readers and self._tails.pop(tail.topic, None) is not None:
-            self._failed.discard(tail.topic)
+        if not tail.readers and tail.topic in self._tails:
+            self._release(tail.topic)
+            del self._tails[tail.topic]
             if self._watch is not None:
                 self._watch.discard(tail.topic)
         if not self._tails:
@@ -62,7 +74,10 @@ class Fanout:
     def _follow(self, topic: str) -> None:
         if self._watch is None:
             self._watch = self._bus.watch([topic])
-            self._task = asyncio.create_task(self._run(self._watch), name="magent2-fanout")
+            watch = self._watch
+            self._task = asyncio.create_task(
+                keep_running("read for open streams", lambda: self._read_changes(watch)), name="magent2-fanout"
+            )
         else:
             self._watch.add(topic)
 
@@ -74,30 +89,19 @@ class Fanout:
             self._watch.close()
         self._watch = self._task = None
 
-    async def _run(self, watch: Watch) -> None:
-        while True:
-            try:
-                changed = await watch.changed(FOLLOW_RETRY_S if self._failed else FOLLOW_SWEEP_S)
-            except Magent2Error as error:
-                log.warning("cannot read the log for open streams; will retry", extra={"error": str(error)})
-                await asyncio.sleep(FOLLOW_RETRY_S)
-                continue
-            if changed or self._failed:
-                self._advance(watch, changed | self._failed)
-            else:
-                await self._sweep(watch)
+    async def _read_changes(self, watch: Watch) -> None:
+        changed = await watch.changed(FOLLOW_SWEEP_S)
+        if changed:
+            self._advance(watch, changed)
+        else:
+            await self._sweep(watch)
 
     async def _sweep(self, watch: Watch) -> None:
         """Find topics whose change notification was lost. One `Describe` covers many topics."""
+        self._release_idle()
         topics = list(self._tails)
         for start in range(0, len(topics), SWEEP_PAGE):
-            try:
-                found: tuple[TopicInfo, ...] = await self._bus.acall(
-                    Describe(tuple(topics[start : start + SWEEP_PAGE]))
-                )
-            except Magent2Error as error:
-                log.warning("cannot check streams for missed changes; will retry", extra={"error": str(error)})
-                return
+            found: tuple[TopicInfo, ...] = await self._bus.acall(Describe(tuple(topics[start : start + SWEEP_PAGE])))
             self._advance(watch, [info.topic for info in found if self._is_behind(info)])
 
     def _is_behind(self, info: TopicInfo) -> bool:
@@ -129,17 +133,20 @@ class Fanout:
         try:
             while tail.changed and tail.readers:
                 tail.changed = False
-                await self._read_on(tail, watch)
-                tail.wake()
-            self._failed.discard(tail.topic)
-        except Magent2Error as error:
-            if not self._failed:
-                log.warning(
-                    "cannot read the log for open streams; will retry", extra={"topic": tail.topic, "error": str(error)}
-                )
-            self._failed.add(tail.topic)
+                try:
+                    await self._read_on(tail, watch)
+                except Exception as error:  # noqa: BLE001  whatever it is, the readers of this tail must not wait for ever
+                    tail.changed = True
+                    if not self._failing:
+                        log_error("cannot read the log for open streams; will retry", error, topic=tail.topic)
+                    self._failing.add(tail.topic)
+                    await asyncio.sleep(FOLLOW_RETRY_S)
+                else:
+                    self._failing.discard(tail.topic)
+                    tail.wake()
         finally:
             tail.reading = False
+            self._failing.discard(tail.topic)
 
     async def _read_on(self, tail: StreamTail, watch: Watch) -> None:
         try:
@@ -148,13 +155,13 @@ class Fanout:
             await self._restart(tail)
             return
         except MalformedRecord as error:
-            tail.add([self.frame_format.malformed(tail.conversation, error.seq)])
+            self._add(tail, [self.frame_format.malformed(tail.conversation, error.seq)])
             tail.changed = True
             return
         if page.deleted:
             tail.deleted = True
         elif page.records:
-            tail.add([self.frame_format.record(record) for record in page.records])
+            self._add(tail, [self.frame_format.record(record) for record in page.records])
             tail.changed |= tail.last < page.last
         else:
             tail.last = max(tail.last, page.last)
@@ -166,7 +173,33 @@ class Fanout:
         """
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((tail.topic,)))
         tail.deleted = found[0].deleted
+        self._release(tail.topic)
         tail.begin(found[0].last)
+
+    # --- the memory of frames
+
+    def _add(self, tail: StreamTail, frames: list[EventFrame]) -> None:
+        if self._tails.get(tail.topic) is not tail:  # its last reader has left
+            return
+        before = tail.size_bytes
+        tail.add(frames)
+        self.frames_bytes += tail.size_bytes - before
+        self._grown[tail.topic] = asyncio.get_running_loop().time()
+        self._grown.move_to_end(tail.topic)
+        while self.frames_bytes > self._frames_max_bytes and len(self._grown) > 1:
+            self._release(next(iter(self._grown)))
+
+    def _release(self, topic: str) -> None:
+        if self._grown.pop(topic, None) is not None:
+            tail = self._tails[topic]
+            self.frames_bytes -= tail.size_bytes
+            tail.release()
+
+    def _release_idle(self) -> None:
+        before, latest = self.frames_bytes, asyncio.get_running_loop().time() - FRAMES_IDLE_S
+        while self._grown and next(iter(self._grown.values())) <= latest:
+            self._release(next(iter(self._grown)))
+        release_memory(before - self.frames_bytes)
 
 
 TAIL_MAX_FRAMES = 2048  # of one conversation
@@ -186,7 +219,6 @@ class StreamTail:
     """
 
     __slots__ = (
-        "_bytes",
         "_frames",
         "_seqs",
         "begun",
@@ -197,6 +229,7 @@ class StreamTail:
         "last",
         "readers",
         "reading",
+        "size_bytes",
         "start",
         "topic",
     )
@@ -213,28 +246,33 @@ class StreamTail:
         self.start = self.last = 0
         self._seqs: list[int] = []
         self._frames: list[EventFrame] = []
-        self._bytes = 0
+        self.size_bytes = 0  # of the frames
 
     def begin(self, last: int) -> None:
         """Start an empty tail after the seq that the first reader found as the last of the topic."""
         self.begun = True
         self.epoch += 1
         self.start = self.last = last
-        self._seqs, self._frames, self._bytes = [], [], 0
+        self._seqs, self._frames, self.size_bytes = [], [], 0
+
+    def release(self) -> None:
+        """Drop all frames. A reader that needs one of them reads the bus."""
+        self.start = self.last
+        self._seqs, self._frames, self.size_bytes = [], [], 0
 
     def add(self, frames: list[EventFrame]) -> None:
         for frame in frames:
             self._seqs.append(frame.seq)
-            self._bytes += len(frame.data)
+            self.size_bytes += len(frame.data)
         self._frames += frames
         self.last = frames[-1].seq
-        while len(self._frames) > TAIL_MAX_FRAMES or self._bytes > TAIL_MAX_BYTES:
+        while len(self._frames) > TAIL_MAX_FRAMES or self.size_bytes > TAIL_MAX_BYTES:
             self._drop(len(self._frames) // 2 + 1)
 
     def _drop(self, count: int) -> None:
         dropped = self._frames[:count]
         self.start = dropped[-1].seq
-        self._bytes -= sum(len(frame.data) for frame in dropped)
+        self.size_bytes -= sum(len(frame.data) for frame in dropped)
         del self._frames[:count], self._seqs[:count]
 
     def after(self, cursor: int) -> list[EventFrame] | None:

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from magent2.background import log_error
 from magent2.bus.base import FOLLOW_RETRY_S
 from magent2.bus.interface import Engine
 from magent2.errors import NotYours, TransientError, UnknownCursor
@@ -266,6 +267,9 @@ class EventStream(Response):
 
 
 async def _wait_for_disconnect(receive: Receive, reader: StreamSource) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    except Exception as error:  # noqa: BLE001  a connection that cannot be read is over
+        log_error("cannot read from the client of a stream", error)
     reader.leave()

@@ -13,18 +13,16 @@ from magent2.bus.records import Record
 from magent2.errors import InvalidInput
 from magent2.models.events import EndEvent, GapEvent
 from magent2.models.schemas import CONTRACT
-from magent2.sessions.stream import FlatEvent, flat_event
+from magent2.sessions.stream import FlatEvent, flat_event, kind_of
 
 CURSOR_MAX = 2**53  # the largest number that every JSON reader keeps exactly
 CURSOR_MAX_DIGITS = 16
 MAX_EVENTS_MAX = 1_000_000
-KIND_MAX_CHARS = 64
 KINDS_TEXT_MAX_CHARS = 1000
 BATCH_MAX_BYTES = 256 << 10  # of one write to a client
 
 RETRY = b"retry: 1000\n\n"
 HEARTBEAT = b": \n\n"
-UNNAMED = "record"  # the kind of a record without a usable `event` field
 
 
 EndReason: TypeAlias = Literal["deleted", "revoked", "drain", "max_events"]
@@ -44,6 +42,9 @@ class BadCursor(InvalidInput):
 
 class UnknownKind(InvalidInput):
     """A kind of event that does not exist."""
+
+
+CURSOR_PATTERN = r"^\s*[0-9]{1,16}\s*$"  # for documents: what `parse_cursor` accepts
 
 
 def parse_cursor(text: str) -> int:
@@ -119,7 +120,7 @@ class RecordFormat(FrameFormat):
 
 
 class SessionEventFormat(FrameFormat):
-    """Flat session events (`/api/…/stream`)."""
+    """Flat events of sessions (`/api/…/stream`, `ApiEvent` in the OpenAPI document)."""
 
     def record(self, record: Record) -> EventFrame:
         event = flat_event(record.topic.partition(":")[2], record)
@@ -154,14 +155,6 @@ EVENT_FORMAT = SessionEventFormat()
 
 def payload_frame(seq: int, payload: Mapping[str, object]) -> EventFrame:
     return _frame(seq, kind_of(payload), {**payload, "seq": seq})
-
-
-def kind_of(payload: Mapping[str, object]) -> str:
-    """Return the kind of a record, or `record` for one whose `event` cannot stand in an `event:` line."""
-    kind = payload.get("event")
-    if isinstance(kind, str) and 0 < len(kind) <= KIND_MAX_CHARS and kind.isprintable():
-        return kind
-    return UNNAMED
 
 
 def notice_frame(kind: str, data: bytes) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field, model_validator
 
+from magent2.models.address import NAME_MAX_CHARS
 from magent2.models.api.base import ApiModel, StrictRequest, example
 from magent2.models.json_types import JsonObject
 
@@ -18,10 +19,10 @@ class HealthResponse(ApiModel):
 
 
 class ReadyResponse(ApiModel):
-    """The gateway can reach its bus and accepts requests."""
+    """The gateway can reach its bus, which takes writes, and accepts requests."""
 
     status: Literal["ready"] = "ready"
-    engine: str
+    engine: str | None = Field(default=None, description="of the bus; only with the gateway's token")
 
 
 class LaneCounts(ApiModel):
@@ -87,6 +88,50 @@ class DeadLetterPage(ApiModel):
     next: int | None = Field(description="pass it as `after` to get the next page; null on the last page")
 
 
+REASON_FILTER_MAX_CHARS = 200
+DEAD_CURSOR_MAX_CHARS = NAME_MAX_CHARS + 64
+
+
+class DeadLettersRequest(StrictRequest):
+    """Retry or drop the dead letters that meet all of these conditions. `all` is needed only without a condition."""
+
+    model_config = example(action="retry", agent="general", since="2026-09-21T14:00:00Z", reason="503", dry_run=True)
+
+    action: Literal["retry", "drop"]
+    agent: str | None = Field(None, min_length=1, max_length=NAME_MAX_CHARS, description="letters of this agent")
+    since: AwareDatetime | None = Field(None, description="letters that were buried at this time or later")
+    reason: str | None = Field(
+        None, min_length=1, max_length=REASON_FILTER_MAX_CHARS, description="letters whose reason contains this text"
+    )
+    all: bool = Field(False, description="letters of every agent, time and reason")
+    dry_run: bool = Field(False, description="only say which letters are meant; change nothing")
+    after: str | None = Field(None, max_length=DEAD_CURSOR_MAX_CHARS, description="`next` of the batch before")
+
+    @model_validator(mode="after")
+    def _check_chosen(self) -> Self:
+        if not (self.all or self.agent or self.since or self.reason):
+            raise ValueError("set 'agent', 'since' or 'reason', or set 'all' to true to choose every dead letter")
+        return self
+
+
+class RefusedDeadLetter(ApiModel):
+    """A dead letter that could not be retried. It stays in the list."""
+
+    agent: str
+    seq: int
+    error: str
+
+
+class DeadLettersResponse(ApiModel):
+    """The dead letters that were retried or dropped by this request, which handles a limited number of them."""
+
+    model_config = example(letters=[], refused=[], next=None)
+
+    letters: list[DeadLetterInfo]
+    refused: list[RefusedDeadLetter]
+    next: str | None = Field(description="send the request again with it as `after`; null when all are done")
+
+
 class PrincipalInfo(ApiModel):
     """The caller. `principal` owns the conversations that they start and signs the messages that they send."""
 
@@ -107,7 +152,9 @@ class ConnectorRequest(StrictRequest):
 
     id: str = Field(min_length=1, max_length=80)
     kind: Literal["console", "webhook"]
-    config: dict[str, str | bool] = Field(default_factory=dict, description="of a webhook: url, secret, takes_key, …")
+    config: dict[str, str | bool] = Field(
+        default_factory=dict, description="of a webhook: url, secret_env or secret, takes_key, …"
+    )
 
 
 class ConnectorInfo(ApiModel):

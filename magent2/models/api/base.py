@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonValue
 
+from magent2.models.address import NAME_PATTERN
+
 KEY_MAX_CHARS = 200  # of a `client_message_id`
+
+
+# The id of a session in a request. The pattern is for documents: the error of `check_name` says more.
+RequestedId = Annotated[str, Field(json_schema_extra={"pattern": NAME_PATTERN})]
 
 
 class ApiModel(BaseModel):

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from magent2.models.address import NAME_MAX_CHARS
-from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, example
+from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, RequestedId, example
 from magent2.models.json_types import JsonObject
 
 DECISION_REASON_MAX_CHARS = 2000
@@ -30,8 +30,9 @@ TRANSCRIPT_EXAMPLE: JsonObject = {
 }  # fmt: skip
 
 APPROVAL_EXAMPLE: JsonObject = {
-    "call_id": "call-1", "tool": "refund", "args": {"order": "7"}, "agent_id": "support", "run_id": "run-5f…",
-    "turn": 0, "status": "pending", "expires_at": "2026-01-02T03:04:05Z", "decided_by": None, "reason": None,
+    "session_id": "s-1", "call_id": "call-1", "tool": "refund", "args": {"order": "7"}, "agent_id": "support",
+    "run_id": "run-5f…", "turn": 0, "status": "pending", "expires_at": "2026-01-02T03:04:05Z", "decided_by": None,
+    "reason": None,
 }  # fmt: skip
 
 
@@ -52,7 +53,7 @@ class MessageRequest(ApiModel):
 
     model_config = example(session_id="s-1", user_input="weather in Oslo", client_message_id="m-1")
 
-    session_id: str
+    session_id: RequestedId
     user_input: str
     client_message_id: str | None = Field(
         default=None,
@@ -138,7 +139,7 @@ class MessageResponse(ApiModel):
     session_id: str
     seq: int = Field(description="of the message that is answered")
     events: list[ApiEvent]
-    usage: JsonObject | None
+    usage: JsonObject | None = Field(description="tokens of the run that answered")
     tool_calls: list[ToolCall]
 
 
@@ -260,6 +261,7 @@ class ApprovalInfo(ApiModel):
 
     model_config = example(**APPROVAL_EXAMPLE)
 
+    session_id: str
     call_id: str
     tool: str
     args: JsonObject
@@ -279,3 +281,12 @@ class ApprovalList(ApiModel):
 
     session_id: str
     approvals: list[ApprovalInfo]
+
+
+class PendingApprovalPage(ApiModel):
+    """The tool calls of the caller's sessions that wait for approval, most recently active session first."""
+
+    model_config = example(approvals=[APPROVAL_EXAMPLE], next=None)
+
+    approvals: list[ApprovalInfo]
+    next: str | None = Field(description="pass it as `before` to get the next page; null on the last page")

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from magent2.models.address import NAME_MAX_CHARS
-from magent2.models.api.base import ApiModel, example
+from magent2.models.api.base import ApiModel, RequestedId, example
 from magent2.models.json_types import JsonObject
 
 TITLE_MAX_CHARS = 200
@@ -23,7 +23,7 @@ SUMMARY_EXAMPLE: JsonObject = {
 
 CONVERSATION_EXAMPLE: JsonObject = {
     "conversation_id": "s-1", "last_seq": 9, "active_agent": "general", "title": "Oslo", "run_status": "finished",
-    "last_active_at": "2026-11-16T12:00:00Z", "usage": {"total_tokens": 42},
+    "last_active_at": "2026-11-16T12:00:00Z", "usage": None, "last_run_usage": {"total_tokens": 42},
 }  # fmt: skip
 
 
@@ -38,7 +38,8 @@ class Conversation(ApiModel):
     title: str | None
     run_status: str | None
     last_active_at: datetime
-    usage: JsonObject | None
+    usage: JsonObject | None = Field(description="tokens of all runs that finished; null in a list")
+    last_run_usage: JsonObject | None = Field(default=None, description="tokens of the last run that finished")
 
 
 class ConversationPage(ApiModel):
@@ -69,7 +70,7 @@ class SessionRequest(ApiModel):
 
     model_config = example(agent_name="general", instructions="Answer in one sentence.", scenario_id="default")
 
-    session_id: str | None = Field(default=None, max_length=NAME_MAX_CHARS, description="generated if omitted")
+    session_id: RequestedId | None = Field(default=None, max_length=NAME_MAX_CHARS, description="generated if omitted")
     agent_name: str | None = Field(default=None, description="the active agent; the scenario's root agent if omitted")
     instructions: str | None = Field(
         default=None, max_length=OVERLAY_MAX_CHARS, description="replaces the agent's own instructions in this session"
@@ -130,7 +131,10 @@ class SessionInfo(ApiModel):
     last_active_ms: int
     owner: str | None
     overlay: str | None = None
-    usage: JsonObject | None = None
+    usage: JsonObject | None = Field(default=None, description="tokens of all runs that finished")
+
+
+SessionState = Literal["waiting", "running", "failed"]
 
 
 class SessionSummary(ApiModel):
@@ -159,6 +163,17 @@ class SessionList(ApiModel):
     next: str | None = Field(description="pass it as `before` to get the next page; null on the last page")
 
 
+class SessionCounts(ApiModel):
+    """How many sessions wait for an approval, are running, or have failed, by their last run."""
+
+    model_config = example(waiting=1, running=2, failed=0, complete=True)
+
+    waiting: int
+    running: int
+    failed: int
+    complete: bool = Field(description="false if only the most recently active 5000 sessions were counted")
+
+
 class SessionUsage(ApiModel):
     """Token usage of a session, in total and by agent."""
 
@@ -167,7 +182,7 @@ class SessionUsage(ApiModel):
     )
 
     session_id: str
-    usage: JsonObject
+    usage: JsonObject = Field(description="tokens of all runs that finished")
     runs: int
     by_agent: dict[str, JsonObject]
 

@@ -6,13 +6,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, example
+from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, RequestedId, example
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEvent
 from magent2.models.json_types import JsonObject
 
 AGENT_EXAMPLE: JsonObject = {
     "name": "general", "role": "Answers general questions.", "model": None, "voice": "alloy",
-    "tools": ["weather"], "mcp": [], "handoffs": ["sales", "support"], "scenarios": ["default"], "alive": True,
+    "tools": ["weather"], "mcp": ["files"], "mcp_tools": {"files": None}, "handoffs": ["sales", "support"],
+    "subagents": [], "scenarios": ["default"], "alive": True,
 }  # fmt: skip
 
 SCENARIO_EXAMPLE: JsonObject = {
@@ -37,7 +38,7 @@ class RouteRequest(ApiModel):
     model_config = example(scenario_id="default", session_id="s-1", last_user_text="the printer is broken")
 
     scenario_id: str | None = Field(default=None, description="the session's scenario if omitted")
-    session_id: str | None = None
+    session_id: RequestedId | None = None
     last_user_text: str | None = Field(default=None, description="the session's last message if omitted")
 
 
@@ -66,7 +67,7 @@ class SwitchRequest(ApiModel):
 
     model_config = example(session_id="s-1", agent_name="sales")
 
-    session_id: str
+    session_id: RequestedId
     agent_name: str
 
 
@@ -90,8 +91,12 @@ class TeamAgent(ApiModel):
     model: str | None
     voice: str | None
     tools: list[str] = Field(description="all tools that the agent may use")
-    mcp: list[str]
+    mcp: list[str] = Field(description="MCP servers of which the agent may use all tools")
+    mcp_tools: dict[str, list[str] | None] = Field(
+        description="tools of MCP servers that the agent may use, by server; null: all that the server has"
+    )
     handoffs: list[str]
+    subagents: list[str] = Field(description="agents that it may start for a task")
     scenarios: list[str]
     alive: bool | None = Field(description="whether a worker serves it now; null if unknown")
 
@@ -174,7 +179,7 @@ class ToolRunRequest(ApiModel):
 
     model_config = example(session_id="s-1", tool="weather", args={"city": "Oslo"}, client_message_id="call-1")
 
-    session_id: str
+    session_id: RequestedId
     tool: str = Field(min_length=1, max_length=200)
     args: JsonObject = Field(default_factory=dict)
     client_message_id: str | None = Field(

@@ -203,7 +203,7 @@ def demo_team(first: str, pause_s: float) -> OpenAIAgentsRunner:
     """A runner for an agent named `first`, which has a clock tool and can hand off to an agent named Ada."""
 
     @function_tool
-    def current_time() -> str:
+    async def current_time() -> str:
         """The current time in UTC."""
         return f"It is {datetime.now(UTC):%H:%M} UTC."
 

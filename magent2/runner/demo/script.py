@@ -135,7 +135,8 @@ def _clock(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
 def _talk(text: str, handoffs: Mapping[str, str]) -> tuple[ScriptedCall, ...]:
     match = _TALK.fullmatch(text)
     wanted = match["name"].strip().casefold() if match else ""
-    return tuple(ScriptedCall(tool) for name, tool in handoffs.items() if name.casefold() == wanted)[:1]
+    reason = {"reason": "The user asked for this agent."}
+    return tuple(ScriptedCall(tool, reason) for name, tool in handoffs.items() if name.casefold() == wanted)[:1]
 
 
 def _block(text: str, question: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:

@@ -36,16 +36,20 @@ from agents.tool_context import ToolContext
 
 from magent2.bus.operations import SetHead
 from magent2.errors import InvalidInput, ModelError
+from magent2.failures import mask_secrets
 from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import stream_topic
-from magent2.models.events import HandoffEvent
-from magent2.runner.event_mapping import as_text
+from magent2.models.events import HandoffEvent, McpServerEvent
+from magent2.models.json_types import encodable
+from magent2.runner.event_mapping import as_text, cut
 from magent2.runner.journal.approvals import JournalledMcpTool, approval_check
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel
 from magent2.runner.journal.tool_calls import RecordedCall, call_tool
+from magent2.runner.sdk_run import provider_identity, sdk_tool_failure
 from magent2.sessions.folds import function_calls
 
+HANDOFF_REASON_MAX_CHARS = 300  # of the reason that a model gives
 LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 
 
@@ -56,6 +60,7 @@ class JournalledAgents:
         self._journal = journal
         self._provider = provider
         self._copies: dict[int, Agent] = {}  # by `id` of the original
+        self._reported: set[str] = set()  # MCP servers that cannot be used
         self._originals: list[Agent] = []  # referenced here, so that no `id` is used for another object
 
     def copy_of(self, agent: object) -> Agent:
@@ -65,7 +70,8 @@ class JournalledAgents:
             self._originals.append(agent)
             made = self._copies[id(agent)] = copy.copy(agent)
             model = agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
-            made.model = JournalModel(model, self._journal, agent.name)
+            circuit = self._journal.context.circuits.of(provider_identity(self._provider, agent.model))
+            made.model = JournalModel(model, self._journal, agent.name, circuit)
             made.tools = [self._tool(tool, agent.name) for tool in agent.tools]
             made.handoffs = [self._handoff(target, agent) for target in agent.handoffs]
             if agent.tool_use_behavior == "run_llm_again":
@@ -131,10 +137,11 @@ class JournalledAgents:
     def _note_reason(self, formatter: ToolErrorFunction) -> ToolErrorFunction:
         failures = self._journal.failures
 
-        def format_and_note(context: RunContextWrapper, error: Exception) -> str | Awaitable[str]:
+        async def format_and_note(context: RunContextWrapper, error: Exception) -> str:
             if isinstance(context, ToolContext):
-                failures[context.tool_call_id] = f"{type(error).__name__}: {error}"
-            return formatter(context, error)
+                failures[context.tool_call_id] = sdk_tool_failure(context.tool_name, error).named
+            text = formatter(context, error)
+            return mask_secrets(await text if isinstance(text, Awaitable) else text)
 
         return format_and_note
 
@@ -143,9 +150,22 @@ class JournalledAgents:
         list_tools = made.get_mcp_tools
 
         async def get_mcp_tools(context: RunContextWrapper) -> list[Tool]:
-            return [self._tool(tool, made.name) for tool in await list_tools(context)]
+            tools = await list_tools(context)
+            await self._report_mcp_servers(made.name)
+            return [self._tool(tool, made.name) for tool in tools]
 
         object.__setattr__(made, "get_mcp_tools", get_mcp_tools)
+
+    async def _report_mcp_servers(self, agent: str) -> None:
+        """Emit an event for each MCP server that cannot be used, once in an attempt and not in replayed turns."""
+        journal, context = self._journal, self._journal.context
+        for server in context.mcp_unavailable.keys() - self._reported:
+            if journal.turn not in journal.responses:
+                self._reported.add(server)
+                event = McpServerEvent(
+                    conversation_id=context.conversation_id, server=server, reason=context.mcp_unavailable[server]
+                )
+                await journal.emit(journal.event(event, journal.turn, agent))
 
     # --- handoffs
 
@@ -178,7 +198,7 @@ class JournalledAgents:
         if recorded and isinstance(known_target, Agent):
             return self.copy_of(known_target)
         call.observe()
-        with call.running() as scope:
+        async with call.running() as scope:
             target: Agent = await original.on_invoke_handoff(context, arguments)
         if not recorded:
             event = HandoffEvent(
@@ -204,7 +224,8 @@ def _reason(arguments: str) -> str | None:
     """The reason that the model gives for a handoff, if its arguments have one."""
     try:
         parsed = json.loads(arguments) if arguments.strip() else None
-    except ValueError:  # a model may write anything
+    except (ValueError, RecursionError):  # a model may write anything
         return None
     reason = parsed.get("reason") if isinstance(parsed, dict) else None
-    return reason if isinstance(reason, str) else None
+    words = " ".join(encodable(reason).split()) if isinstance(reason, str) else ""
+    return cut(words, HANDOFF_REASON_MAX_CHARS) or None

@@ -21,8 +21,8 @@ from agents import (
     RunContextWrapper,
 )
 
+from magent2.models.json_types import encodable
 from magent2.runner.context import WaitingCall
-from magent2.runner.event_mapping import encodable
 from magent2.runner.journal.journal import Journal
 from magent2.runner.sdk_run import approval_unavailable
 from magent2.sessions.folds import approvable_calls, mcp_approval_requests

@@ -24,12 +24,13 @@ from openai.types.responses import Response
 from magent2.bus.operations import Condition, SetHead
 from magent2.bus.records import MailRef, NewRecord
 from magent2.errors import PayloadError, Refused, TopicDeleted
+from magent2.fair_share import FairThreads
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
-from magent2.models.json_types import JsonObject
+from magent2.models.json_types import JsonObject, storable
 from magent2.runner.context import ModelRequest, RunContext, Steer, SteerLedger, receipt
 from magent2.runner.run_stream import Event, EventSink, RunStream, end_task
-from magent2.runner.stored_response import StoredAnswer, answer_json, storable, store_images, text_of
+from magent2.runner.stored_response import StoredAnswer, answer_json, repair_arguments, store_images, text_of
 from magent2.sessions.folds import function_calls, mcp_approval_requests
 from magent2.sessions.history import SendFacts
 from magent2.sessions.stream import event_payload, stream_record
@@ -52,8 +53,10 @@ class Journal:
     this attempt. Their keys are a turn, a turn and a call id, or a turn, a call id and a position in the call.
     """
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, threads: FairThreads | None = None) -> None:
+        """`threads` run the synchronous code of the run's tools."""
         self.context = context
+        self.threads = threads
         self.turn = 0
         self.awaiting_response = False  # a model was called and has not responded
         self.responses: dict[int, StoredAnswer] = {n: record["response"] for n, record in context.run.answers.items()}
@@ -204,6 +207,7 @@ class Journal:
         """Record the response of the model, with the steers that it was the first to see."""
         if self.context.observed is not None:
             self.context.observed.end_model_call(response)
+        repair_arguments(response)
         stored, images = await store_images(self.context, answer_json(response), self.fields(self.turn, speaker))
         if images:
             await self.put(*images)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from agents import Model, ModelResponse, ModelSettings
 from agents.items import TResponseOutputItem, TResponseStreamEvent
-from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from openai import OpenAIError
 
 from magent2.errors import ModelError
 from magent2.models.envelope import utc_timestamp
+from magent2.models.json_types import encodable
+from magent2.runner.circuit import Circuit, CircuitCall
 from magent2.runner.context import ModelRequest
-from magent2.runner.event_mapping import TEXT_DELTA, encodable
+from magent2.runner.event_mapping import TEXT_DELTA
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import record_sdk_outputs
+from magent2.runner.sdk_run import WrappedModel, closing_events, is_provider_failure, retry_after_s
 from magent2.runner.stored_response import completed_event, model_response, response_of
 
 if TYPE_CHECKING:
     from magent2.telemetry.observation import ObservedModelCall
 
+COMPLETED: Final = "response.completed"
 SERVER_STATE = ("previous_response_id", "conversation_id", "conversation", "auto_previous_response_id")
 
 
-class JournalModel(Model):
+class JournalModel(WrappedModel):
     """Wraps the model that the SDK would use for an agent."""
 
-    def __init__(self, inner: Model, journal: Journal, speaker: str) -> None:
+    def __init__(self, inner: Model, journal: Journal, speaker: str, circuit: Circuit) -> None:
         self._inner = inner
         self._journal = journal
         self._speaker = speaker
+        self._circuit = circuit
 
     async def get_response(
         self,
@@ -44,7 +50,9 @@ class JournalModel(Model):
         if recorded is not None:
             return model_response(recorded)
         request, _ = await self._begin(input)
-        response = await self._inner.get_response(system_instructions, request, model_settings, *rest, **options)
+        with _through(self._circuit) as call:
+            response = await self._inner.get_response(system_instructions, request, model_settings, *rest, **options)
+            call.succeed()
         await self._journal.end_turn(response_of(response), self._speaker)
         return response
 
@@ -63,28 +71,24 @@ class JournalModel(Model):
             return
         request, observed = await self._begin(input)
         streamed = _StreamedResponse(self._journal, self._speaker)
-        events = self._inner.stream_response(system_instructions, request, model_settings, *rest, **options)
-        try:
-            async for event in events:
-                if observed is not None:
-                    observed.chunk_received()
-                if event.type != TEXT_DELTA:
-                    # The last event records the response. It is passed on afterwards, because the SDK runs the tools
-                    # of the response as soon as it has seen this event.
-                    await streamed.handle(event)
-                    yield event
-                elif event.delta:
-                    token = streamed.token_event(event.delta)
-                    if not self._journal.offer(token):
-                        await self._journal.emit(token)
-                    if not token["index"]:
+        with _through(self._circuit) as call:
+            responses = self._inner.stream_response(system_instructions, request, model_settings, *rest, **options)
+            async with closing_events(responses) as events:
+                async for event in events:
+                    if observed is not None:
+                        observed.chunk_received()
+                    if event.type == TEXT_DELTA:
                         # The SDK needs only the first token: it does not retry a response that has begun. Passing the
                         # others through its queues would cost time for each.
-                        yield event
-        finally:
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await close()
+                        if await streamed.handle_text(event.delta):
+                            yield event
+                        continue
+                    # The last event records the response. It is passed on afterwards, because the SDK runs the tools
+                    # of the response as soon as it has seen this event.
+                    if event.type == COMPLETED:
+                        call.succeed()
+                    await streamed.handle(event)
+                    yield event
 
     async def _begin(self, sdk_request: ModelRequest) -> tuple[ModelRequest, ObservedModelCall | None]:
         """Begin a turn that is not recorded. Return the request of the SDK with the steers of the run in it."""
@@ -99,16 +103,6 @@ class JournalModel(Model):
         name = str(getattr(self._inner, "model", None) or type(self._inner).__name__)
         provider = "openai" if type(self._inner).__module__.startswith("agents.models.openai") else "other"
         return request, observed.start_model_call(journal.turn, self._speaker, name, provider, request)
-
-    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        return self._inner.get_retry_advice(request)
-
-    async def _cleanup_on_run_end(self, owner: object) -> None:
-        await self._inner._cleanup_on_run_end(owner)
-
-    def __getattr__(self, name: str) -> Any:
-        """Any other attribute that the SDK reads from a model."""
-        return getattr(self.__dict__["_inner"], name)
 
 
 class _StreamedResponse:
@@ -133,12 +127,21 @@ class _StreamedResponse:
         """Collect the items of the response. Record the response when it is complete."""
         if event.type == "response.output_item.done":
             self._items.append(event.item)
-        elif event.type == "response.completed":
+        elif event.type == COMPLETED:
             # Some servers leave the output out of their last event. The SDK then fills it in, so the record must too.
             event.response.output = event.response.output or self._items
             await self._journal.end_turn(event.response, self._speaker)
 
-    def token_event(self, text: str) -> dict[str, object]:
+    async def handle_text(self, text: str) -> bool:
+        """Write the event of a piece of text. Return whether it was the first."""
+        if not text:
+            return False
+        token = self._token_event(text)
+        if not self._journal.offer(token):
+            await self._journal.emit(token)
+        return token["index"] == 0
+
+    def _token_event(self, text: str) -> dict[str, object]:
         index = self._tokens
         self._tokens = index + 1
         token = self._fields.copy()
@@ -147,6 +150,25 @@ class _StreamedResponse:
         token["text"] = encodable(text)
         token["index"] = index
         return token
+
+
+@contextmanager
+def _through(circuit: Circuit) -> Iterator[CircuitCall]:
+    """Make a model call through a circuit. The block says when the provider has answered; an error counts by its kind.
+
+    Raises `CircuitOpen` if no call is made now.
+    """
+    call = circuit.begin()
+    try:
+        yield call
+    except Exception as error:
+        if is_provider_failure(error):
+            call.fail(retry_after_s(error))
+        elif isinstance(error, OpenAIError):  # the provider has answered, and refused the request
+            call.succeed()
+        raise
+    finally:
+        call.abandon()
 
 
 def refuse_server_state(settings: ModelSettings, options: Mapping[str, object]) -> None:

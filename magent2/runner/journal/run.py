@@ -13,6 +13,7 @@ from agents import ModelProvider, RunResultStreaming
 
 from magent2.context.block import bus_message_block
 from magent2.errors import ContextTooLong
+from magent2.fair_share import FairThreads
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
 from magent2.runner.context import RunContext
@@ -36,7 +37,7 @@ SHORTENED = "history shortened"
 
 
 class JournalledRun:
-    """One attempt at one run. `start` is the SDK's `Runner.run_streamed`."""
+    """One attempt at one run. `start` is the SDK's `Runner.run_streamed`. `threads` run its synchronous tools."""
 
     def __init__(
         self,
@@ -45,13 +46,14 @@ class JournalledRun:
         provider: ModelProvider,
         start: Callable[..., RunResultStreaming],
         max_turns: int,
+        threads: FairThreads | None = None,
     ) -> None:
         self._context = context
         self._agent = agent
         self._provider = provider
         self._start = start
         self._max_turns = max_turns
-        self._journal = Journal(context)
+        self._journal = Journal(context, threads)
 
     def stream(self, history_max: int) -> RunStream:
         return self._journal.stream(lambda: self._work(history_max))
@@ -72,7 +74,7 @@ class JournalledRun:
 
     def _model_input(self, runs_max: int) -> ModelInput:
         context = self._context
-        return model_input(context.history, context.agent, context.run, runs_max, bus_message_block)
+        return model_input(context.history, context.run, runs_max, bus_message_block)
 
     async def _run_sdk(self, given: ModelInput) -> RunResultStreaming:
         """Run the SDK to its end. The journal writes the events, so those of the SDK are only consumed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -18,15 +18,17 @@ from pydantic import BaseModel
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, SetHead, Write
 from magent2.bus.records import NewRecord
-from magent2.errors import InvalidInput, OutcomeUnknown, Refused, TopicDeleted
+from magent2.errors import InvalidInput, OutcomeUnknown, Refused, ResultError, TopicDeleted
 from magent2.models.envelope import ToolStepEvent
-from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
+from magent2.models.json_types import encodable, storable
+from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, failure_in, plain_text, short_args
 from magent2.runner.journal.approvals import rejection_text
 from magent2.runner.journal.journal import Journal
-from magent2.runner.stored_response import is_plain, storable
+from magent2.runner.sdk_run import sdk_tool_failure
 from magent2.sessions.folds import function_calls
 from magent2.sessions.history import SendFacts, ToolRecord
 from magent2.sessions.stream import stream_record
+from magent2.tools.definition import json_result
 from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend, OutcomeBuilder, call_scope
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
@@ -50,10 +52,12 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext, 
     if (rejection := rejection_text(journal, call.key)) is not None:
         return await call.finish(rejection, rejection, rejection)
     try:
-        with call.running() as scope:
+        async with call.running() as scope:
             value = await _run_tool(tool, context, arguments)
+    except ResultError as error:
+        return await call.finish(str(error), str(error), f"ResultError: {error}")
     except Exception as error:
-        await call.fail(f"{type(error).__name__}: {error}")
+        await call.fail(sdk_tool_failure(tool.name, error).named)
         raise
     # The SDK turns what a tool raises into text for the model; the wrapped formatters note the reason.
     raised = journal.failures.pop(call.id, None)
@@ -67,7 +71,10 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext, 
 
 
 async def _run_tool(tool: FunctionTool, context: ToolContext, arguments: str) -> object:
-    """Run the tool's code. The result has a form that is the same now and when it is read from the log."""
+    """Run the tool's code. The result has a form that is the same now and when it is read from the log.
+
+    Raises `ResultError` for a result that JSON cannot hold.
+    """
     if tool.timeout_seconds is None:
         # Called directly, because the SDK marks the context when it formats a failure itself. The mark must reach the
         # SDK's own invocation, which is around this one.
@@ -81,8 +88,8 @@ async def _run_tool(tool: FunctionTool, context: ToolContext, arguments: str) ->
     if isinstance(result, list | tuple) and result and all(isinstance(item, StructuredOutput) for item in result):
         return [item.model_dump(mode="json", exclude_none=True) for item in result]
     if isinstance(result, BaseModel) and tool.output_json_schema is not None:
-        return storable(result.model_dump(mode="json", by_alias=True))
-    return result if is_plain(result) else encodable(str(result))
+        result = result.model_dump(mode="json", by_alias=True)
+    return storable(json_result(tool.name, result))
 
 
 def _objects_as_json(value: object) -> object:
@@ -165,8 +172,8 @@ class RecordedCall:
         )
         await self.journal.emit(self.journal.event(event, self.turn, self.speaker))
 
-    @contextmanager
-    def running(self) -> Iterator[CallScope]:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[CallScope]:
         """Open the scope of the call around the tool's own code."""
         context = self.journal.context
         scope = CallScope(
@@ -175,8 +182,10 @@ class RecordedCall:
             observed=self.observed,
             call_writer=JournalCallWriter(self.journal, self.turn, self.id),
             wait_hooks=context.waits,
+            threads=self.journal.threads,
         )
         context.unfinished[self.key] = lambda: self._unfinished_records(scope)
+        await context.calls_changed()
         span = nullcontext() if self.observed is None else self.observed.current()
         with call_scope(scope), span:
             try:
@@ -186,8 +195,10 @@ class RecordedCall:
                 raise
             except BaseException:
                 del context.unfinished[self.key]
+                await context.calls_changed()
                 raise
         del context.unfinished[self.key]
+        await context.calls_changed()
 
     def _unfinished_records(self, scope: CallScope) -> Sequence[NewRecord]:
         """The records of a call whose run is stopped: what a block has done so far, without its held sends."""
@@ -216,7 +227,7 @@ class RecordedCall:
             end = stream_record(self._end_event(as_text(plain_text(value)), failure))
             refusal = await self._commit_all((record, end), sends)
         if refusal is None:
-            self._observe_end(failure, output, len(sends))
+            self._observe_end(failure, output, sends)
             return value
         self._observe_end(refusal, refusal)
         self.skip_turn = False
@@ -250,7 +261,7 @@ class RecordedCall:
             sends = []
             built = outcome.build(sends, failures)
             await self._commit(self._outcome_records(built, sends), sends)
-        self._observe_end(built.failure, built.result, len(sends))
+        self._observe_end(built.failure, built.result, sends)
         return built.result
 
     async def record_sdk_output(self, output: object, failure: str) -> None:
@@ -273,7 +284,7 @@ class RecordedCall:
         elif (refusal := await self._commit_all((record,), sends, heads)) is not None:
             self._observe_end(refusal)
             raise InvalidInput(f"{self.name}: {refusal}")
-        self._observe_end(None, output, len(sends))
+        self._observe_end(None, output, sends)
 
     # --- writing
 
@@ -337,9 +348,9 @@ class RecordedCall:
         )
         return self.journal.event(event, self.turn, self.speaker)
 
-    def _observe_end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
+    def _observe_end(self, failure: str | None, result: object = None, sent: Sequence[HeldSend] = ()) -> None:
         if self.observed is not None:
-            self.observed.end(failure, result, sent)
+            self.observed.end(failure, result, [held.id for held in sent])
 
 
 class JournalCallWriter:

@@ -8,22 +8,29 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agents import Agent, FunctionTool, Handoff, HostedMCPTool, Model, ModelSettings, RunContextWrapper, Tool
+from agents import Agent, FunctionTool, Handoff, HostedMCPTool, Model, ModelSettings, RunContextWrapper, Tool, handoff
 
+from magent2.models.json_types import JsonObject
 from magent2.runner.build import function_tool_of, unavailable_tool, with_python
+from magent2.runner.context import RunContext
 from magent2.runner.team.spec import TeamMember, TeamSpec
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.python_tool import LateTools
 from magent2.sessions.folds import function_calls
 from magent2.sessions.history import RunRecord
-from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
+from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind, kind_of_model
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.mcp import McpServers, model_name
 from magent2.tools.registry import ToolRegistry, grants_of
 from magent2.tools.subagents import subagent_tools
 
 GRAPHS_MAX = 64  # teams whose agents are cached
-OPENAI_PREFIX = "openai/"
+HANDOFF_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"reason": {"type": "string", "description": "Why this agent continues, in one short sentence."}},
+    "required": ["reason"],
+    "additionalProperties": False,
+}
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +67,7 @@ class TeamGraphs:
     def _build(self, spec: TeamSpec, called: Mapping[str, frozenset[str]]) -> dict[str, Agent]:
         agents = {name: self._agent(spec, member) for name, member in spec.members.items()}
         for name, member in spec.members.items():
-            agents[name].handoffs = [agents[target] for target in member.handoffs if target in agents]
+            agents[name].handoffs = [handoff_to(agents[target]) for target in member.handoffs if target in agents]
             self._add_late_tools(agents[name], member, called.get(name, frozenset()))
         return agents
 
@@ -82,14 +89,24 @@ class TeamGraphs:
         missing = [name for name in names if name not in self.tools]
         if missing:
             log.error("the tool registry lacks tools of an agent", extra={"agent": member.name, "tools": missing})
-        return [function_tool_of(tool) for tool in local_tools(self.tools, self.sandbox, self.mcp, member)]
+        tools = [*local_tools(self.tools, self.sandbox, self.mcp, member), *self._implementations(member)]
+        return [function_tool_of(tool) for tool in tools]
+
+    def _implementations(self, member: TeamMember) -> list[ToolDefinition]:
+        """The built-in tools that the operator implements. They are not functions of Python blocks."""
+        found = {name: self.builtins.implementation(name, self.kind) for name in member.tools if name in BUILTINS}
+        return [
+            replace(tool, needs_approval=tool.needs_approval or name in member.approval)
+            for name, tool in found.items()
+            if tool is not None and tool.name not in member.tools
+        ]
 
     def _hosted_tools(self, member: TeamMember) -> list[Tool]:
         """The tools that the model's provider runs, without those that this model does not support.
 
         A tool that needs approval is left out if its provider cannot ask for it: it must not run without approval.
         """
-        kind = self._kind_of(member.model)
+        kind = self.kind if self.model is not None else kind_of_model(self.kind, member.model)
         tools: list[Tool] = []
         without_approval: list[str] = []
         for name in member.tools:
@@ -109,11 +126,6 @@ class TeamGraphs:
             )
         return tools
 
-    def _kind_of(self, model: str | None) -> ModelKind:
-        """The kind of a model. A name with the prefix of another provider is not on OpenAI's own API."""
-        elsewhere = self.model is None and "/" in (model or "") and not (model or "").startswith(OPENAI_PREFIX)
-        return "compatible" if elsewhere and self.kind == "openai" else self.kind
-
     def _add_late_tools(self, agent: Agent, member: TeamMember, called: frozenset[str]) -> None:
         """Add tools that are known only when a turn starts: those of MCP servers, and stand-ins for missing ones.
 
@@ -121,7 +133,7 @@ class TeamGraphs:
         """
         grants = grants_of(member.tools, member.mcp)
         own = {tool.name for tool in agent.tools}
-        handoffs = {Handoff.default_tool_name(target) for target in agent.handoffs if isinstance(target, Agent)}
+        handoffs = {target.tool_name for target in agent.handoffs if isinstance(target, Handoff)}
         needed = called - own - handoffs
         with_approval = _mcp_tools_with_approval(member)
         if not grants and not needed:
@@ -129,6 +141,8 @@ class TeamGraphs:
 
         async def get_mcp_tools(context: RunContextWrapper) -> list[Tool]:
             available: list[Tool] = [tool for tool in await self.mcp.tools(grants) if tool.name not in own]
+            if isinstance(context.context, RunContext):
+                context.context.mcp_unavailable.update(self.mcp.unavailable(grants))
             missing = needed - {tool.name for tool in available}
             return [
                 *(require_approval(tool) if tool.name in with_approval else tool for tool in available),
@@ -137,6 +151,16 @@ class TeamGraphs:
 
         hook: Callable[[RunContextWrapper], Awaitable[list[Tool]]] = get_mcp_tools
         object.__setattr__(agent, "get_mcp_tools", hook)
+
+
+def handoff_to(agent: Agent) -> Handoff:
+    """The handoff `transfer_to_{agent}`, whose `reason` the event of the handoff shows.
+
+    The reason is not validated when the model calls it: a handoff without one is better than a failed run.
+    """
+    made = handoff(agent)
+    made.input_json_schema = HANDOFF_SCHEMA
+    return made
 
 
 def called_tools(run: RunRecord) -> dict[str, frozenset[str]]:

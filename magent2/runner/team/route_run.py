@@ -38,7 +38,7 @@ from magent2.runner.team.spec import TeamMember
 from magent2.sessions.stream import event_payload
 
 ROUTE_MAX_S = 15.0  # how long the model may take
-HISTORY_MAX = 10  # earlier decisions that the supervisor sees
+DECISIONS_SHOWN_MAX = 10  # earlier decisions that the supervisor sees
 NO_MODEL, MODEL_FAILED = "no_model", "model_failed"
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class RouteRun:
         agent = self._agent(instructions, model)
         run = JournalledRun(self._context, agent, provider, SDKRunner.run_streamed, max_turns=1)
         try:
-            async with aclosing(run.stream(HISTORY_MAX)) as events:
+            async with aclosing(run.stream(DECISIONS_SHOWN_MAX)) as events:
                 async for event in events:
                     yield self._ensure_decision(event)
         except (ModelUnavailable, ModelError) as error:

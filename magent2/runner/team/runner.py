@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +16,8 @@ from agents import Model
 from agents import Runner as SDKRunner
 
 from magent2.errors import Magent2Error
+from magent2.fair_share import FairThreads
+from magent2.mail.headers import MESSAGE_RUN, ROUTE_RUN, TOOL_RUN
 from magent2.models.address import Address
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
@@ -28,18 +31,18 @@ from magent2.runner.run_stream import Event, RunStream
 from magent2.runner.sdk_run import LoopProvider
 from magent2.runner.team.graph import TeamGraphs
 from magent2.runner.team.route_run import ROUTE_MAX_S, RouteRun
-from magent2.runner.team.spec import MESSAGE, ROUTE, TOOL, TeamSpec, resolve, scenario_of
+from magent2.runner.team.spec import TeamSpec, resolve, scenario_of
 from magent2.runner.team.tool_run import ToolRun
-from magent2.sandbox.monty import LoopSandbox
+from magent2.sandbox.monty import PROCESSES_MAX, PROCESSES_PER_PRINCIPAL_MAX, LoopSandbox, MontySandbox
 from magent2.sessions.history import RecordedSettings, RunRecord
-from magent2.tools.builtins import BuiltinTools, ModelKind
+from magent2.tools.builtins import ROUTING_KINDS, BuiltinTools, ModelKind
 from magent2.tools.default_tools import standard_tools
+from magent2.tools.interface import TOOL_THREADS_MAX, TOOL_THREADS_PER_PRINCIPAL_MAX
 from magent2.tools.mcp import McpServers
 from magent2.tools.registry import ToolRegistry
 
 RosterSource: TypeAlias = Callable[[], Roster]
 
-ROUTING_KINDS: frozenset[ModelKind] = frozenset({"openai", "compatible"})  # models that support `tool_choice`
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +68,25 @@ class TeamRunner:
     ) -> None:
         self._roster_source: RosterSource = roster if not isinstance(roster, Roster) else lambda: roster
         self.tools = tools if tools is not None else standard_tools()
-        self.builtins = builtins or BuiltinTools()
+        self.builtins = replace(builtins or BuiltinTools(), folder=folder)
         self.kind: ModelKind = kind
         self._config = config or RunnerConfig()
         self._folder = folder
         self._route_max_s = route_max_s
         self._mcp = McpServers()
         self._provider = LoopProvider(self._config.api_key, self._config.base_url)
-        self._sandbox = LoopSandbox()
-        self._graphs = TeamGraphs(self.tools, self.builtins, self._mcp, self._sandbox, kind, model)
+        limits = self._roster_source().limits
+        self.sandbox = LoopSandbox(
+            lambda: MontySandbox(
+                processes=limits.get("sandbox_processes_max", PROCESSES_MAX),
+                per_principal=limits.get("sandbox_processes_per_principal_max", PROCESSES_PER_PRINCIPAL_MAX),
+            )
+        )
+        self.tool_threads = FairThreads(
+            limits.get("tool_threads_max", TOOL_THREADS_MAX),
+            limits.get("tool_threads_per_principal_max", TOOL_THREADS_PER_PRINCIPAL_MAX),
+        )
+        self._graphs = TeamGraphs(self.tools, self.builtins, self._mcp, self.sandbox, kind, model)
         self._loaded_roster: Roster | None = None
         self._v1_runners: dict[str, OpenAIAgentsRunner] = {}  # by agent
         self._load_roster()
@@ -82,6 +95,12 @@ class TeamRunner:
     def takes_steers(self) -> bool:
         """Whether its runs can be steered: they call a model, and see new messages before each call."""
         return self.kind != "echo"
+
+    @property
+    def history_max(self) -> int:
+        """How many earlier runs of a conversation the model gets."""
+        own = self._config.history_max
+        return own if own != HISTORY_MAX else self.roster.limits.get("history_max", HISTORY_MAX)
 
     @property
     def roster(self) -> Roster:
@@ -121,9 +140,10 @@ class TeamRunner:
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream | AsyncGenerator[Event, None]:
         """The events of a run of any kind. Another worker can take the run over at any time."""
         spec = self._spec_of(context)
-        if context.kind == TOOL:
-            return ToolRun(context, spec.members[context.agent], self.tools, self._mcp, self._sandbox).stream()
-        if context.kind == ROUTE:
+        if context.kind == TOOL_RUN:
+            member = spec.members[context.agent]
+            return ToolRun(context, member, self.tools, self._mcp, self.sandbox, self.tool_threads).stream()
+        if context.kind == ROUTE_RUN:
             return self._route(context, spec)
         if self.kind == "echo":
             return EchoRunner().astream_run(envelope)
@@ -131,11 +151,8 @@ class TeamRunner:
         # A limit of the environment that differs from the default overrides the roster's.
         config, limits = self._config, self.roster.limits
         max_turns = config.max_turns if config.max_turns != MAX_TURNS else limits.get("max_turns", MAX_TURNS)
-        history_max = (
-            config.history_max if config.history_max != HISTORY_MAX else limits.get("history_max", HISTORY_MAX)
-        )
-        run = JournalledRun(context, agent, self._provider, SDKRunner.run_streamed, max_turns)
-        return run.stream(history_max)
+        run = JournalledRun(context, agent, self._provider, SDKRunner.run_streamed, max_turns, self.tool_threads)
+        return run.stream(self.history_max)
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[StreamedEvent]:
         """Contract v1: run with the conversation that this process remembers, without MCP servers."""
@@ -145,10 +162,10 @@ class TeamRunner:
         address = Address.parse(envelope.recipient)
         name = address.name if address.kind == "agent" else roster.scenario().root
         if name not in self._v1_runners:
-            spec = self._resolve(name, RecordedSettings(), MESSAGE)
+            spec = self._resolve(name, RecordedSettings(), MESSAGE_RUN)
             run = RunRecord("", name, {}, {}, 0)
-            graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self._sandbox, self.kind, self._graphs.model)
-            self._v1_runners[name] = OpenAIAgentsRunner(graphs.get(spec, name, run), sandbox=self._sandbox)
+            graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self.sandbox, self.kind, self._graphs.model)
+            self._v1_runners[name] = OpenAIAgentsRunner(graphs.get(spec, name, run), sandbox=self.sandbox)
         return self._v1_runners[name].stream_run(envelope)
 
     async def aclose(self) -> None:
@@ -156,7 +173,7 @@ class TeamRunner:
 
     async def leave_loop(self) -> None:
         """Close what was opened on this loop: MCP servers, connections to models and sandbox processes."""
-        await self._sandbox.aclose()
+        await self.sandbox.aclose()
         await self._mcp.aclose()
         await self._provider.aclose()
 
@@ -169,7 +186,7 @@ class TeamRunner:
         return self._resolve(context.agent, context.history.settings, context.kind)
 
     def _resolve(self, agent: str, settings: RecordedSettings, kind: str) -> TeamSpec:
-        kind = kind if kind in (TOOL, ROUTE) else MESSAGE
+        kind = kind if kind in (TOOL_RUN, ROUTE_RUN) else MESSAGE_RUN
         return resolve(self.roster, agent, settings, kind=kind, model=self._config.model)
 
     def _route(self, context: RunContext, spec: TeamSpec) -> AsyncGenerator[Event, None]:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from magent2.bus.records import canonical
+from magent2.mail.headers import MESSAGE_RUN
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.history import AgentSettings, RecordedSettings
-
-MESSAGE, TOOL, ROUTE = "message", "tool", "route"  # kinds of runs, as the header of their mail names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class TeamSpec:
     scenario_id: str
     members: Mapping[str, TeamMember]
     overlay: str = ""
-    kind: str = MESSAGE
+    kind: str = MESSAGE_RUN
 
     def payload(self) -> JsonObject:
         """The specification as JSON, without fields that have their default value."""
@@ -66,14 +65,14 @@ class TeamSpec:
         }
         if self.overlay:
             payload["overlay"] = self.overlay
-        if self.kind != MESSAGE:
+        if self.kind != MESSAGE_RUN:
             payload["kind"] = self.kind
         return payload
 
     @classmethod
     def from_payload(cls, payload: JsonMapping) -> TeamSpec:
         members = {name: TeamMember.from_payload(name, member) for name, member in payload["agents"].items()}
-        return cls(payload["scenario_id"], members, payload.get("overlay", ""), payload.get("kind", MESSAGE))
+        return cls(payload["scenario_id"], members, payload.get("overlay", ""), payload.get("kind", MESSAGE_RUN))
 
     def instructions_of(self, name: str) -> str | None:
         """The agent's own instructions, then the overlay as a separate paragraph."""
@@ -86,7 +85,7 @@ class TeamSpec:
 
 
 def resolve(
-    roster: Roster, agent: str, settings: RecordedSettings, *, kind: str = MESSAGE, model: str | None = None
+    roster: Roster, agent: str, settings: RecordedSettings, *, kind: str = MESSAGE_RUN, model: str | None = None
 ) -> TeamSpec:
     """The specification of a run of this agent that starts now. `model` is for agents that name none.
 
@@ -94,7 +93,7 @@ def resolve(
     """
     scenario = scenario_of(roster, agent, settings.get("scenario_id"))
     own = settings if settings.get("scenario_id") in (None, scenario.id) else RecordedSettings()
-    names = reachable(scenario, agent) if kind == MESSAGE else (agent,)
+    names = reachable(scenario, agent) if kind == MESSAGE_RUN else (agent,)
     changes = own.get("agents") or {}
     members = {name: _member(scenario.agents[name], changes.get(name) or {}, model) for name in names}
     return TeamSpec(scenario.id, members, own.get("overlay") or "", kind)

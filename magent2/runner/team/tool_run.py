@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from magent2.bus.records import canonical
 from magent2.errors import ArgumentsError, Fenced, Refused, StorageError, TransientError
+from magent2.fair_share import FairThreads
 from magent2.models.envelope import OutputEvent
-from magent2.models.json_types import JsonObject
+from magent2.models.json_types import JsonObject, encodable
 from magent2.runner.context import RunContext
-from magent2.runner.event_mapping import as_text, encodable, failure_in
+from magent2.runner.event_mapping import as_text, failure_in
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import RecordedCall
 from magent2.runner.run_stream import RunStream
@@ -19,7 +20,8 @@ from magent2.runner.team.graph import local_tools
 from magent2.runner.team.spec import TeamMember
 from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS
-from magent2.tools.interface import CallScope
+from magent2.tools.definition import json_result
+from magent2.tools.interface import CallScope, tool_failure
 from magent2.tools.mcp import McpServers
 from magent2.tools.registry import ToolRegistry, may_run
 
@@ -31,14 +33,20 @@ class ToolRun:
     """One attempt at the run."""
 
     def __init__(
-        self, context: RunContext, member: TeamMember, tools: ToolRegistry, mcp: McpServers, sandbox: Sandbox
+        self,
+        context: RunContext,
+        member: TeamMember,
+        tools: ToolRegistry,
+        mcp: McpServers,
+        sandbox: Sandbox,
+        threads: FairThreads,
     ) -> None:
         self._context = context
         self._member = member
         self._tools = tools
         self._mcp = mcp
         self._sandbox = sandbox
-        self._journal = Journal(context)
+        self._journal = Journal(context, threads)
         metadata = context.envelope.metadata
         self._name = str(metadata.get("tool") or "")
         args: object = metadata.get("args")
@@ -71,12 +79,12 @@ class ToolRun:
             check_allowed(self._member, self._name)
             if not isinstance(self._args, dict):
                 raise ArgumentsError(f"the arguments must be an object, not {type(self._args).__name__}")
-            with call.running() as scope:
-                value = await self._invoke(dict(self._args))
+            async with call.running() as scope:
+                value = json_result(self._name, await self._invoke(dict(self._args)))
         except LOG_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the caller gets the error
-            text = encodable(f"{type(error).__name__}: {error}")
+            text = encodable(tool_failure(self._name, error).named)
             return text, text, None
         text = as_text(value)
         return text, failure_in(value, text), scope

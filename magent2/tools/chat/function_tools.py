@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field
@@ -26,6 +26,7 @@ from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append
 from magent2.bus.v1_adapter import is_engine
 from magent2.errors import AddressError, InvalidInput, Refused, TopicDeleted
+from magent2.fair_share import FairThreads
 from magent2.mail.addressing import check_envelope, check_recipient, mail_records
 from magent2.mail.delivery import SendOptions
 from magent2.models.address import Address, chat_topic
@@ -38,7 +39,7 @@ from magent2.tools.definition import (
     ToolExecutionContext,
     ToolExecutionResult,
 )
-from magent2.tools.interface import SendKind, SendMark, current_scope
+from magent2.tools.interface import TOOL_THREADS_MAX, SendKind, SendMark, current_scope, run_in_tool_thread
 from magent2.tools.sending import (
     Arguments,
     Payload,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from agents import FunctionTool
 
     chat_send: FunctionTool
+
+CHAT_PREFIX = "chat:"  # of the topics that hold messages; the event that shows a message is in another topic
 
 # The context of a run: a mapping, or an object with the same names as attributes.
 Context: TypeAlias = Mapping[str, object] | object
@@ -117,7 +120,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         # The plan of a held message may be that of a message to another agent, so its topics cannot be used.
         kind, _, name = payload.recipient.partition(":")
         to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
-        topics = to_agent if kind == "agent" else result.topics
+        topics = to_agent if kind == "agent" else [topic for topic in result.topics if topic.startswith(CHAT_PREFIX)]
         return {"ok": True, "envelope_id": result.id, "published_to": list(topics)}
 
     async def respond(self, arguments: ChatArguments, context: ToolExecutionContext) -> ToolExecutionResult[ToolAnswer]:
@@ -173,7 +176,8 @@ def send_message(
     """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`; with `steer`, to runs under way there.
 
     In a tool call of a run, the message is held until the call ends.
-    Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
+    Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for a bad recipient, text
+    or conversation, `Refused` if a run cannot be steered now, and `TopicDeleted` if the conversation was deleted.
     """
     arguments = ChatArguments(
         recipient=recipient or "", content=content or "", conversation_id=conversation_id, steer=steer
@@ -201,7 +205,7 @@ def _publish(bus: Bus, envelope: MessageEnvelope) -> list[str]:
     recipient = check_envelope(envelope)
     records = mail_records(envelope, (recipient.name,) if recipient.kind == "agent" else (), {})
     for record in records:
-        bus.publish(record.topic, BusMessage(record.topic, record.payload, envelope.id))
+        bus.publish(record.topic, BusMessage(record.topic, record.payload, str(record.id)))
     return [record.topic for record in records]
 
 
@@ -314,7 +318,9 @@ def _chat_send() -> FunctionTool:
     from agents import function_tool
     from agents.tool_context import ToolContext
 
-    def chat_send(
+    threads = FairThreads(TOOL_THREADS_MAX)
+
+    async def chat_send(
         tool_context: ToolContext[Any],
         recipient: str,
         content: str,
@@ -332,11 +338,10 @@ def _chat_send() -> FunctionTool:
         Returns:
             {"ok": bool, "envelope_id": str, "published_to": list[str]}, or {"ok": false, "error": str} when refused.
         """
+        send = partial(send_message, conversation_id=conversation_id, context=tool_context.context, steer=steer)
         try:
-            return send_message(
-                recipient, content, conversation_id=conversation_id, context=tool_context.context, steer=steer
-            )
-        except (InvalidInput, Refused) as refusal:  # the model can correct the call if it reads what was wrong
+            return await run_in_tool_thread(threads, send, recipient, content)
+        except (InvalidInput, Refused, TopicDeleted) as refusal:  # the model can correct the call if it reads why
             return {"ok": False, "error": str(refusal)}
 
     # The annotations of this module are text, and `ToolContext` is imported in this function only.

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, LastSeqIs, SetHead, Write
+from magent2.bus.operations import Append, LastSeqIs, Write
 from magent2.directory.agents import AGENTS
 from magent2.directory.entity import EntityKind, EntitySnapshot, look_up_entity
 from magent2.directory.users import USERS, User, check_user_id, user_removed_error
 from magent2.errors import InvalidInput, TopicDeleted, UnknownAgent
 from magent2.mail.delivery import SendOptions
-from magent2.mail.headers import LAST_TEXT, OWNER
+from magent2.mail.headers import OWNER
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
-from magent2.sessions.store import short_title, user_message_record
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import plan_envelope
 
 TEXT_MAX_CHARS = 100_000
 SENDER_MAX_CHARS = 480
-
-
-def message_event_id(envelope_id: str) -> str:
-    """The id of the event that shows a message in the conversation it is sent to."""
-    return f"shown:{envelope_id}"
 
 
 def check_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
@@ -111,16 +105,8 @@ async def plan_mail(log: Log, mail: AgentMail, run: RunFacts, mark: SendMark) ->
     The mail is delivered with the rights of the owner. The caller has checked that the sender may write to them.
     """
     agent_exists = await require_agent(log, mail.agent)
-    envelope = mail.envelope(mark.id)
-    event = replace(user_message_record(envelope, mail.steer), id=message_event_id(mark.id), digest=mark.id)
-    options = SendOptions(
-        principal=mail.owner,
-        hops=run.hops + 1,
-        trace=mark.trace,
-        with_records=(event,),
-        with_heads=(SetHead(stream_topic(mail.conversation), {LAST_TEXT: short_title(mail.text)}),),
-    )
-    append = await plan_envelope(log, envelope, options, mail.steer)
+    options = SendOptions(principal=mail.owner, hops=run.hops + 1, trace=mark.trace)
+    append = await plan_envelope(log, mail.envelope(mark.id), options, mail.steer)
     return append.merge(Write(conditions=(agent_exists,)))
 
 

@@ -44,7 +44,7 @@ async def main() -> None:
             lambda: WorkerService(resources.bus, dict.fromkeys(team.agents(), team), lease_s=LEASE_S),
             lambda: report(url=resources.url, port=resources.listener.getsockname()[1], token=resources.access.token),
             stop_event_on_signals("draining"),
-            Catalogue(Registry.of(page_roster()), builtins=team.builtins, kind=team.kind),
+            Catalogue(Registry.of(page_roster(mcp=("clock",))), builtins=team.builtins, kind=team.kind),
         )
     finally:
         await team.aclose()

@@ -7,13 +7,16 @@ an engine with a reference model over random histories.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from magent2.bus.interface import Engine
+from magent2.bus.operations import Operation
 from tests.contracts.bus.append import AppendTests
 from tests.contracts.bus.atomicity import AtomicityTests
 from tests.contracts.bus.claim import ClaimTests
+from tests.contracts.bus.claim_turns import ClaimTurnsTests
 from tests.contracts.bus.concurrency import ConcurrencyTests
 from tests.contracts.bus.delete import DeleteTests
 from tests.contracts.bus.driver import AsyncDriver, BusDriver, EngineOpener, SyncDriver
@@ -40,6 +43,7 @@ class BusContract(
     RetentionTests,
     DeleteTests,
     ClaimTests,
+    ClaimTurnsTests,
     FencingTests,
     SettleTests,
     TransferTests,
@@ -61,6 +65,9 @@ class BusContract(
     `shared`            two engines can have the same log open. Each sees the appends of the other and is woken by them.
     `append_malformed`  a method that writes a record around the engine, one that the engine cannot decode, so that the
                         suite can test how the engine handles it.
+    `count_work`        a method that runs an operation and returns how much the store had to do for it, in any unit
+                        but time.
+    `jump_clock`        a method that sets the wall clock of the log `main` forward or back by some seconds.
 
     Each test runs through both drivers: `sync` (`engine.call`) and `async` (`engine.acall` on one event loop).
     """
@@ -74,6 +81,12 @@ class BusContract(
 
     def append_malformed(self, engine: Engine, topic: str) -> None:
         pytest.skip("the test class does not define append_malformed")
+
+    def count_work(self, engine: Engine, operation: Operation[Any]) -> int:
+        pytest.skip("the test class does not define count_work")
+
+    def jump_clock(self, seconds: float) -> None:
+        pytest.skip("the test class does not define jump_clock")
 
     @pytest.fixture(params=list(DRIVERS))
     def bus(self, request: pytest.FixtureRequest, opener: EngineOpener) -> Iterator[BusDriver]:

@@ -14,6 +14,7 @@ from tests.contracts.bus.driver import LEASE_S, BusDriver, ContractClass, refs, 
 from tests.support.waiting import eventually
 
 SHORT_LEASE_S = 0.03
+DAY_S = 86_400.0
 MANY = 600  # more new mail than one claim sorts
 
 
@@ -337,6 +338,67 @@ class ClaimTests:
 
         assert wait_s is not None
         assert 30 < wait_s < 40.1
+
+    # --- a clock that is set
+
+    @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+    def test_a_delay_is_as_long_when_the_clock_is_set(self: ContractClass, bus: BusDriver, jump_s: float) -> None:
+        bus.mail("A", "c1")
+        bus.later(bus.claim_one().owner, 30)
+
+        self.jump_clock(jump_s)
+        claimed = bus.claim("w1")
+
+        assert claimed.lanes == ()
+        assert claimed.wait_s is not None
+        assert 20 < claimed.wait_s < 30.1
+        assert 20 < (bus.do(Lanes("A"))[0].due_s or 0) < 30.1
+
+    @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+    def test_a_delayed_lane_comes_when_it_is_due_although_the_clock_is_set(
+        self: ContractClass, bus: BusDriver, jump_s: float
+    ) -> None:
+        bus.mail("A", "c1")
+        lane = bus.claim_one()
+        self.jump_clock(jump_s)
+        bus.later(lane.owner, 0.02)
+        self.jump_clock(jump_s)
+
+        (again,) = eventually(lambda: bus.claim("w1").lanes)
+
+        assert (again.owner.conversation, again.attempt) == ("c1", 2)
+
+    @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+    def test_a_lease_lasts_as_long_when_the_clock_is_set(self: ContractClass, bus: BusDriver, jump_s: float) -> None:
+        bus.mail("A", "c1")
+        bus.claim_one("w1")
+
+        self.jump_clock(jump_s)
+
+        assert bus.claimed("w2") == []
+        assert LEASE_S - 10 < {info.worker: info.lease_s for info in bus.do(Workers())}["w1"] < LEASE_S + 0.1
+
+    @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+    def test_a_lease_ends_although_the_clock_is_set(self: ContractClass, bus: BusDriver, jump_s: float) -> None:
+        bus.mail("A", "c1")
+        bus.claim_one("w1", lease_s=SHORT_LEASE_S)
+
+        self.jump_clock(jump_s)
+
+        (lane,) = eventually(lambda: bus.claim("w2").lanes)
+        assert lane.attempt == 2
+
+    @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+    def test_the_clock_of_a_claim_goes_on_when_the_clock_is_set(
+        self: ContractClass, bus: BusDriver, jump_s: float
+    ) -> None:
+        bus.mail("A", "c1")
+        bus.mail("A", "c2")
+        before = bus.claim("w1", limit=1).lanes[0].clock_ms
+
+        self.jump_clock(jump_s)
+
+        assert 0 <= bus.claim("w1", limit=1).lanes[0].clock_ms - before < 10_000
 
     # --- what an operator sees
 

@@ -11,7 +11,7 @@ from magent2.bus.operations import Append, Claim, Describe, Read
 from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import Magent2Error
 from tests.contracts.bus.driver import LEASE_S, BusDriver
-from tests.contracts.bus.follow import take
+from tests.contracts.bus.follow import await_start, next_change, take
 from tests.support.waiting import DEADLINE_S
 
 
@@ -113,11 +113,10 @@ class ConcurrencyTests:
     def test_one_watch_holds_many_topics(self, bus: BusDriver) -> None:
         topics = [f"stream:{n}" for n in range(300)]
         with bus.engine.watch(topics) as watch:
-            while watch.wait(0.05):
-                pass
+            await_start(bus, watch)
             bus.put("stream:299")
 
-            assert watch.wait(DEADLINE_S) == {"stream:299"}
+            assert next_change(watch) == {"stream:299"}
 
     def test_closing_twice_does_no_harm(self, bus: BusDriver) -> None:
         bus.put("stream:a")

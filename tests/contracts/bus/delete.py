@@ -8,11 +8,13 @@ from magent2.bus.operations import (
     OLDEST,
     Claim,
     Delete,
+    Erase,
     Find,
     GetBlob,
     OwnedAppend,
     Pending,
     PutBlob,
+    Scrub,
     SetHead,
     SweepBlobs,
 )
@@ -140,6 +142,27 @@ class DeleteTests:
         assert [record.erased for record in left] == [*[True, False] * 600, False]
         assert left[-2].payload["content"] == "1200"
         assert bus.read("chat:A", 1199)[0].seq == 1200
+
+    def test_a_scrub_changes_nothing_that_an_operation_returns(self, bus: BusDriver) -> None:
+        mail = [{"conversation_id": "c1" if n % 2 else "c2", "content": str(n)} for n in range(1, 601)]
+        bus.append(*(NewRecord("chat:A", payload, id=f"m{payload['content']}") for payload in mail))
+        bus.do(Delete(CONVERSATION, "c1"))
+        bus.do(Erase("chat:A", (2,)))
+        before = bus.read("chat:A"), bus.info("chat:A")
+
+        assert bus.do(Scrub())
+
+        assert before == (bus.read("chat:A"), bus.info("chat:A"))
+        assert bus.claimed(agents=("A",)) == ["c2"]
+        assert bus.mail("A", "c2", "601").seq == 601
+        assert [record.seq for record in bus.read("chat:A", 600)] == [601]
+
+    def test_a_scrub_of_a_log_without_deletions_and_a_repeated_one_do_nothing(self, bus: BusDriver) -> None:
+        assert bus.do(Scrub())
+        bus.fill("stream:a", 2)
+        bus.do(Delete(("stream:a",), "a"))
+
+        assert [bus.do(Scrub()), bus.do(Scrub(any_size=True))] == [True, True]
 
     def test_mail_of_a_deleted_conversation_is_never_handed_out(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")

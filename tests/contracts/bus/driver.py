@@ -180,6 +180,11 @@ class ContractClass(Protocol):
 
     def append_malformed(self, engine: Engine, topic: str) -> None: ...
 
+    def count_work(self, engine: Engine, operation: Operation[Any]) -> int: ...
+
+    def jump_clock(self, seconds: float) -> None:
+        """Set the wall clock of the log `main` forward or back."""
+
 
 EngineOpener: TypeAlias = Callable[[str], Engine]
 

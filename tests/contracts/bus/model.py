@@ -23,7 +23,16 @@ from magent2.bus.operations import (
     Write,
     head_size,
 )
-from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner, assigned_id, assigned_seq
+from magent2.bus.records import (
+    AppendResult,
+    CompactResult,
+    MailRef,
+    NewRecord,
+    Owner,
+    TrimResult,
+    assigned_id,
+    assigned_seq,
+)
 from magent2.errors import (
     ConditionFailed,
     CounterGap,
@@ -94,7 +103,9 @@ class LogModel:
     def __init__(self) -> None:
         self.topics: dict[str, ModelTopic] = {}
         self.lanes: dict[tuple[str, str], ModelLane] = {}
-        self.ready: dict[str, list[set[str]]] = {}  # per agent; those in one set may be claimed in any order
+        # Per agent and principal; those in one set may be claimed in any order. Without empty sets and lists.
+        self.ready: dict[str, dict[str, list[set[str]]]] = {}
+        self.turns: dict[str, list[set[str]]] = {}  # the principals of `ready`, those in one set in any order
         self.sorted: dict[str, int] = {}  # per inbox
         self.workers: dict[str, str] = {}  # to the nonce of the last claim
         self.steps = 0
@@ -190,17 +201,19 @@ class LogModel:
 
     # --- maintenance
 
-    def trim(self, operation: Trim) -> int:
+    def trim(self, operation: Trim) -> TrimResult:
         """Trim by number or seq; the model has no time."""
         topic = self.topic(operation.topic)
         excess = len(topic.entries) - (operation.keep or 0)
         oldest = sorted(topic.entries)[: max(excess, 0)]
+        dropped = 0
         for seq in oldest if operation.through is None else [seq for seq in oldest if seq <= operation.through]:
             if self._unsettled(operation.topic, topic.entries[seq]):
                 break
             del topic.entries[seq]
             topic.floor = seq
-        return topic.floor
+            dropped += 1
+        return TrimResult(topic.floor, dropped)
 
     def _unsettled(self, name: str, entry: ModelRecord) -> bool:
         ref = MailRef(name, entry.seq)
@@ -208,13 +221,13 @@ class LogModel:
             return True
         return entry.new.lane is not None and not entry.erased and entry.seq > self.sorted.get(name, 0)
 
-    def compact(self, name: str) -> int:
+    def compact(self, name: str) -> CompactResult:
         entries = self.topic(name).entries
         closed = {entry.new.closes for entry in entries.values()} - {None}
         drafts = [seq for seq, entry in entries.items() if entry.new.draft in closed]
         for seq in drafts:
             del entries[seq]
-        return len(drafts)
+        return CompactResult(len(drafts))
 
     def erase(self, name: str, seqs: tuple[int, ...]) -> int:
         entries = [entry for seq, entry in self.topic(name).entries.items() if seq in seqs]
@@ -274,26 +287,51 @@ class LogModel:
         conversations = {c for c in conversations if self.lanes[agent, c].mail}
         for conversation in conversations:
             self.lanes[agent, conversation].state = "ready"
-        queue = self.ready.setdefault(agent, [])
-        if conversations:
-            queue.insert(0 if front else len(queue), conversations)
+        groups: dict[str, set[str]] = {}
+        for conversation in conversations:
+            groups.setdefault(self._principal(conversation), set()).add(conversation)
+        queues = self.ready.setdefault(agent, {})
+        joining = groups.keys() - queues.keys()
+        for principal, group in groups.items():
+            queue = queues.setdefault(principal, [])
+            queue.insert(0 if front else len(queue), group)
+        if joining:
+            self.turns.setdefault(agent, []).append(set(joining))
+
+    def _principal(self, conversation: str) -> str:
+        return self.topic(f"stream:{conversation}").head.get("owner", "")
 
     def _unready(self, agent: str, conversation: str) -> None:
-        for group in self.ready.get(agent, []):
-            group.discard(conversation)
+        queues = self.ready.get(agent, {})
+        for principal, queue in list(queues.items()):
+            for group in queue:
+                group.discard(conversation)
+            queues[principal] = [group for group in queue if group]
+            if not queues[principal]:
+                del queues[principal]
+                self._end_turn(agent, principal)
+
+    def _end_turn(self, agent: str, principal: str) -> None:
+        self.turns[agent] = [left for group in self.turns[agent] if (left := group - {principal})]
 
     def next_ready(self, agent: str) -> set[str]:
         """Return the lanes of the agent that may be claimed next."""
-        queue = self.ready.setdefault(agent, [])
-        while queue and not queue[0]:
-            queue.pop(0)
-        return queue[0] if queue else set()
+        principals = next(iter(self.turns.get(agent, [])), set())
+        return set().union(*(self.ready[agent][principal][0] for principal in principals))
 
     def count_ready(self, agents: tuple[str, ...]) -> int:
-        return sum(len(group) for agent in agents for group in self.ready.get(agent, []))
+        return sum(len(group) for agent in agents for queue in self.ready.get(agent, {}).values() for group in queue)
 
     def claim_lane(self, owner: Owner, nonce: str) -> ModelLane:
+        principal = next(
+            principal
+            for principal, queue in self.ready[owner.agent].items()
+            if any(owner.conversation in group for group in queue)
+        )
         self._unready(owner.agent, owner.conversation)
+        if principal in self.ready[owner.agent]:
+            self._end_turn(owner.agent, principal)
+            self.turns[owner.agent].append({principal})
         lane = self.lanes[owner.agent, owner.conversation]
         lane.state, lane.owner, lane.nonce, lane.n, lane.answer = "held", owner, nonce, 0, ()
         lane.attempt += 1
@@ -324,7 +362,11 @@ class LogModel:
             self.leave(worker)
         for lane in self.lanes.values():
             lane.finished = ""
-        self.ready = {agent: [set().union(*queue)] for agent, queue in self.ready.items()}
+        for agent, queues in self.ready.items():
+            lanes = set().union(*(group for queue in queues.values() for group in queue))
+            queues.clear()
+            self.turns[agent] = []
+            self._make_ready(agent, lanes, front=True)
 
     def owned(self, owner: Owner) -> ModelLane:
         lane = self.lanes.get((owner.agent, owner.conversation))

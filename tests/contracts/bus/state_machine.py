@@ -39,7 +39,7 @@ from magent2.bus.operations import (
     Trim,
     Workers,
 )
-from magent2.bus.records import ClaimResult, MailRef, NewRecord, Owner, Record
+from magent2.bus.records import ClaimResult, MailRef, NewRecord, Owner, Record, TrimResult
 from magent2.errors import Magent2Error
 from tests.contracts.bus.driver import AsyncDriver, BusDriver
 from tests.contracts.bus.follow import take
@@ -273,7 +273,7 @@ class LogStateMachine(RuleBasedStateMachine):
 
     def maintain_trim_by_age(self, topic: str, pick: int) -> None:
         """Trim by an age that no record has."""
-        self.agree(Trim(topic, max_age_s=1e6), lambda: self.model.topic(topic).floor)
+        self.agree(Trim(topic, max_age_s=1e6), lambda: TrimResult(self.model.topic(topic).floor))
 
     def maintain_compact(self, topic: str, pick: int) -> None:
         topic = STREAMS[pick % len(STREAMS)]

@@ -9,6 +9,7 @@ import pytest
 
 import magent2
 from magent2.bus.operations import (
+    DUMP_SCHEMA,
     OLDEST,
     Compact,
     Delete,
@@ -88,7 +89,7 @@ class TransferTests:
     def test_a_log_has_an_identity(self, bus: BusDriver) -> None:
         info = bus.do(Info())
 
-        assert (info.schema, info.release) == (1, magent2.__version__)
+        assert (info.schema, info.release) == (3, magent2.__version__)
         assert info.engine
         assert info.log_id == bus.do(Info()).log_id != ""
 
@@ -126,7 +127,7 @@ class TransferTests:
         assert rows[0] == {
             "kind": "log",
             "log_id": bus.do(Info()).log_id,
-            "schema": 1,
+            "schema": DUMP_SCHEMA,
             "release": magent2.__version__,
         }
         assert Counter(kinds)["lane"] == 4

@@ -1,11 +1,14 @@
 """A worker process of the boss, of the helper, or of both.
 
-Settings: `url`, `agents`, `lease_s`, `gate` (digging ends when this file is there). Says when the helper begins to dig.
+Settings: `url`, `agents`, `lease_s`, `gate` (digging ends when this file is there), `deadly` (digging kills the
+process). Says when the helper begins to dig.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -19,7 +22,13 @@ from tests.support.subagents import subagent_team
 async def main() -> None:
     given = settings()
     engine = connect(given["url"])
-    runner = subagent_team(Path(given["gate"]).exists, lambda: report(digging=True))
+
+    def dig() -> None:
+        report(digging=True)
+        if given["deadly"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    runner = subagent_team(Path(given["gate"]).exists, dig)
     service = WorkerService(engine, dict.fromkeys(given["agents"], runner), lease_s=given["lease_s"])
     loop = asyncio.get_running_loop()
     threading.Thread(target=drain_on_a_line, args=(service, loop), daemon=True).start()

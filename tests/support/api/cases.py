@@ -58,6 +58,7 @@ class CaseData:
 CREATE: Route = ("POST", "/api/sdk/session/create")
 MESSAGE: Route = ("POST", "/api/sdk/session/message")
 SESSIONS: Route = ("GET", "/api/sdk/sessions")
+COUNTS: Route = ("GET", "/api/sdk/sessions/counts")
 SHOW: Route = ("GET", "/api/sdk/session/{session_id}")
 RENAME: Route = ("PATCH", "/api/sdk/session/{session_id}")
 REMOVE: Route = ("DELETE", "/api/sdk/session/{session_id}")
@@ -71,6 +72,7 @@ STEER: Route = ("POST", "/api/sdk/session/{session_id}/steer")
 RECEIPT: Route = ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}")
 APPROVALS: Route = ("GET", "/api/sdk/session/{session_id}/approvals")
 DECIDE: Route = ("POST", "/api/sdk/session/{session_id}/approvals/{call_id}")
+PENDING: Route = ("GET", "/api/approvals")
 MANY: Route = ("GET", "/api/stream")
 ROUTE: Route = ("POST", "/api/orchestrate")
 SWITCH: Route = ("POST", "/api/sdk/session/set_active_agent")
@@ -82,6 +84,7 @@ STATUS: Route = ("GET", "/api/tools/config/status")
 EXECUTE: Route = ("POST", "/api/tools/execute")
 WORKERS: Route = ("GET", "/api/workers")
 DEAD: Route = ("GET", "/api/dead")
+BULK: Route = ("POST", "/api/dead")
 REVIVE: Route = ("POST", "/api/dead/{agent}/{seq}/retry")
 DROP: Route = ("DELETE", "/api/dead/{agent}/{seq}")
 
@@ -173,6 +176,8 @@ SUCCESSES = [
     Case(MESSAGE, 202, body={"session_id": "{idle}", "user_input": "later", "wait": False}),
     Case(MESSAGE, 202, body={"session_id": "{held}", "user_input": HOLD, "client_message_id": "k"}, hasty=True),
     Case(SESSIONS, 200, params={"q": "{mine}"}),
+    Case(COUNTS, 200),
+    Case(PENDING, 200),
     Case(SHOW, 200, at="/api/sdk/session/{mine}"),
     Case(RENAME, 200, at="/api/sdk/session/{mine}", body={"title": "Lamps"}),
     Case(REMOVE, 204, at="/api/sdk/session/{doomed}"),
@@ -204,6 +209,7 @@ SUCCESSES = [
     Case(EXECUTE, 202, body={"session_id": "{held}", "tool": "weather", "args": {"city": "Oslo"}}, hasty=True),
     Case(WORKERS, 200, who="admin"),
     Case(DEAD, 200, params={"agent": "broken"}, who="admin"),
+    Case(BULK, 200, body={"action": "retry", "agent": "broken", "dry_run": True}, who="admin"),
     Case(REVIVE, 200, at="/api/dead/broken/1/retry", who="admin"),
     Case(DROP, 204, at="/api/dead/broken/2", who="admin"),
 ]  # fmt: skip
@@ -225,6 +231,7 @@ REFUSALS = [
     Case(MESSAGE, 502, "run_failed", body={"session_id": "{failed}", "user_input": "hello", "client_message_id": "m1"}),
     Case(SESSIONS, 422, "bad_parameter", params={"limit": 0}),
     Case(SESSIONS, 422, "bad_cursor", params={"before": "x"}),
+    Case(PENDING, 422, "bad_cursor", params={"before": "x"}),
     Case(STREAM, 400, "bad_cursor", at="/api/sdk/session/{mine}/stream", headers={"last-event-id": "x"}),
     Case(STREAM, 422, "bad_parameter", at="/api/sdk/session/{mine}/stream", params={"max_events": 0}),
     Case(STOP, 409, "no_active_agent", at="/api/sdk/session/{unheard}/stop"),
@@ -255,6 +262,12 @@ REFUSALS = [
     Case(EXECUTE, 502, "run_failed", body={"session_id": "{failed}", "tool": "weather", "args": {"city": "Oslo"}}),
     Case(DEAD, 422, "bad_parameter", params={"after": -1}, who="admin"),
     Case(DEAD, 410, "cursor_gone", params={"agent": "broken", "after": 999}, who="admin"),
+    Case(BULK, 400, "bad_json", content=b"{", headers=JSON, who="admin"),
+    Case(BULK, 413, "too_large", content=b'{"pad": "' + b"x" * 4000 + b'"}', headers=JSON, hasty=True, who="admin"),
+    Case(BULK, 415, "not_json", content=b"action=drop", who="admin"),
+    Case(BULK, 422, "bad_envelope", body={"action": "drop"}, who="admin"),
+    Case(BULK, 422, "bad_envelope", body={"action": "drop", "all": True, "since": "yesterday"}, who="admin"),
+    Case(BULK, 422, "invalid", body={"action": "drop", "all": True, "after": "x"}, who="admin"),
     Case(REVIVE, 404, "unknown_letter", at="/api/dead/broken/999/retry", who="admin"),
     Case(REVIVE, 422, "bad_parameter", at="/api/dead/broken/0x1/retry", who="admin"),
     Case(DROP, 404, "unknown_letter", at="/api/dead/broken/999", who="admin"),
@@ -264,4 +277,4 @@ REFUSALS = [
 ]  # fmt: skip
 
 # Errors that every route can return; a test requests each of them.
-ADMIN_CASES = frozenset({401, 403, 408, 421, 429, 501, 503, 507})
+ADMIN_CASES = frozenset({401, 403, 408, 414, 421, 429, 431, 501, 503, 507})

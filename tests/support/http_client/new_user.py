@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ START_DEADLINE_S = 60.0
 END_DEADLINE_S = 60.0
 OUR_BIN = re.compile(r"(?<![\w/])\.venv/bin/")  # as the README writes it; not the end of a longer path
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.S)
-VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
+VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?:(:[-+])([^}]*))?\}")
 
 
 def section(page: str, title: str) -> list[tuple[str, str]]:
@@ -41,17 +42,37 @@ class ComposeService:
     command: list[str]
     environment: dict[str, str]
     health: list[str]
+    mounts: dict[str, str]  # target → source
 
     @classmethod
-    def read(cls, name: str) -> ComposeService:
+    def read(cls, name: str, **given: str) -> ComposeService:
+        """Read a service as compose does in a shell with the given variables."""
         found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"][name]
-        variables = {key: _filled_in(str(value)) for key, value in found.get("environment", {}).items()}
-        return cls(found["command"], variables, found.get("healthcheck", {}).get("test", ["CMD"])[1:])
+        environment = {
+            key: given.get(key) if value is None else _filled_in(str(value), given)
+            for key, value in found.get("environment", {}).items()
+        }
+        mounts = [_filled_in(mount, given).split(":") for mount in found.get("volumes", [])]
+        return cls(
+            [_filled_in(word, given) for word in found["command"]],
+            {key: value for key, value in environment.items() if value is not None},
+            [_filled_in(word, given) for word in found.get("healthcheck", {}).get("test", ["CMD"])[1:]],
+            {target: source for source, target, *_ in mounts},
+        )
 
 
-def _filled_in(text: str) -> str:
-    """Substitute variables as a shell does in which none is set."""
-    return VARIABLE.sub(lambda match: match[2] or "", text)
+def _filled_in(text: str, given: Mapping[str, str]) -> str:
+    """Substitute `${NAME}`, `${NAME:-default}`, `${NAME:+replacement}` and `$$` as compose does."""
+
+    def value(match: re.Match[str]) -> str:
+        name, operator, word = match.groups()
+        if name is None:
+            return "$"
+        if operator == ":+":
+            return word if given.get(name) else ""
+        return given.get(name) or word or ""
+
+    return VARIABLE.sub(value, text)
 
 
 class RunningProgram:
@@ -147,4 +168,6 @@ class NewUser:
 def _found(program: str) -> list[str]:
     """The path of a program of the package in this environment; `python` is this Python."""
     name = program.removeprefix(".venv/bin/")
+    if name == "sh":
+        return ["/bin/sh"]
     return [sys.executable] if name == "python" else [f"{BIN}{name}"]

@@ -7,14 +7,20 @@ import sys
 from typing import Any
 
 import pytest
-from agents import FunctionTool, ModelSettings, WebSearchTool, function_tool
+from agents import FunctionTool, Model, ModelSettings, WebSearchTool, function_tool
 from agents.testing import ScriptedModel
 
-from magent2.agents import create_agent
+from magent2.agents import AgentRuntime, create_agent
+from magent2.agents.injection import BusModel
 from magent2.context import AgentContext, BusMessage
 from magent2.errors import InvalidInput
 from magent2.runner.demo.model import DemoModel
 from magent2.tools.registry import tool
+
+
+def model_of(runtime: AgentRuntime) -> str | Model:
+    assert isinstance(runtime.agent.model, BusModel)
+    return runtime.agent.model.wrapped
 
 
 def look(place: str) -> str:
@@ -28,20 +34,20 @@ def test_a_model_has_a_name_and_needs_no_key_yet(monkeypatch: pytest.MonkeyPatch
     runtime = create_agent("openai:gpt-4o", instructions="Be brief.", name="coder", ctx=AgentContext(env={"a": 1}))
 
     agent = runtime.agent
-    assert (agent.model, agent.instructions, agent.name) == ("gpt-4o", "Be brief.", "coder")
+    assert (model_of(runtime), agent.instructions, agent.name) == ("gpt-4o", "Be brief.", "coder")
     assert runtime.ctx.env == {"a": 1}
     assert runtime.ctx.agent_id == "main"
 
 
 def test_a_slash_in_a_name_is_part_of_it() -> None:
-    assert create_agent("openai:meta/llama-3").agent.model == "openai/meta/llama-3"
+    assert model_of(create_agent("openai:meta/llama-3")) == "openai/meta/llama-3"
 
 
 def test_demo_and_model_objects_are_models() -> None:
     scripted = ScriptedModel([])
 
-    assert isinstance(create_agent("demo").agent.model, DemoModel)
-    assert create_agent(scripted).agent.model is scripted
+    assert isinstance(model_of(create_agent("demo")), DemoModel)
+    assert model_of(create_agent(scripted)) is scripted
 
 
 @pytest.mark.parametrize("model", ["", "gpt-4o", "openai:", "openai: ", "other:x", 7, None])

@@ -8,17 +8,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, RunContextWrapper
+from agents import Agent, ModelSettings, ModelTracing, RunConfig, RunContextWrapper
 from agents import Runner as SDKRunner
 from agents.run import CallModelData, ModelInputData
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseTextDeltaEvent
 
 from magent2.agents import AgentRuntime, Streamer, StreamEvent, create_agent, inject_bus_messages, stream_agent
-from magent2.agents.injection import BusInjection
+from magent2.agents.injection import BusInjection, BusModel
 from magent2.context import AgentContext, BusMessage
 from magent2.errors import InvalidInput, ModelError, ModelUnavailable, TemplateRefused
 from magent2.events import ErrorEvent, HandoffEvent, MessageEvent, MessageReceivedEvent, OutputEvent, TokenEvent
+from tests.support.waiting import until
 
 
 def say(text: str) -> list[Any]:
@@ -123,8 +124,9 @@ async def test_an_error_is_raised_at_the_end_after_all_that_came_before_it() -> 
     runtime = create_agent(ScriptedModel([ModelStep.stream(broken)]))
     read_before: list[StreamEvent] = []
 
-    with pytest.raises(ModelUnavailable, match="gone"):
+    with pytest.raises(ModelUnavailable, match="the model did not answer: ConnectionError") as raised:
         await read_into(read_before, runtime)
+    assert str(raised.value.__cause__) == "gone"
 
     texts = [event.event.text for event in read_before if isinstance(event.event, TokenEvent)]
     assert texts == [f"{number} " for number in range(50)]
@@ -424,6 +426,88 @@ async def run_with(agent: Agent[Any], ctx: AgentContext, config: RunConfig, stre
         return
     async for _ in SDKRunner.run_streamed(agent, "go", context=ctx, run_config=config).stream_events():
         pass
+
+
+# --- a run that the caller starts with the SDK
+
+
+UNTRACED = RunConfig(tracing_disabled=True)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_run_of_the_sdk_gets_the_messages_of_the_agent(streamed: bool) -> None:
+    model = ScriptedModel([call("look", tell="second"), say("done"), say("next")])
+    runtime = create_agent(model, tools=[look])
+    runtime.ctx.send_message(message("first"))
+
+    await run_with(runtime.agent, runtime.ctx, UNTRACED, streamed)
+    runtime.ctx.send_message(message("third"))
+    await run_with(runtime.agent, runtime.ctx, UNTRACED, streamed)
+
+    assert [blocks(model, number) for number in range(3)] == [["first"], ["first", "second"], ["third"]]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_call_that_failed_in_a_run_of_the_sdk_has_read_nothing(streamed: bool) -> None:
+    failure = ModelStep.raise_error(ConnectionError("gone"))
+    model = ScriptedModel([call("look", tell="second"), failure, say("done")])
+    runtime = create_agent(model, tools=[look])
+    runtime.ctx.send_message(message("first"))
+
+    with pytest.raises(ConnectionError, match="gone"):
+        await run_with(runtime.agent, runtime.ctx, UNTRACED, streamed)
+    await run_with(runtime.agent, runtime.ctx, UNTRACED, streamed)
+
+    assert [blocks(model, number) for number in range(3)] == [["first"], ["first", "second"], ["second"]]
+
+
+async def test_after_a_handoff_in_a_run_of_the_sdk_the_next_agent_gets_the_messages_to_the_first() -> None:
+    model = ScriptedModel([call("look", tell="hurry"), say("done")])
+    sales = create_agent(model, name="sales", tools=[look])
+    desk = create_agent("demo", name="desk", handoffs=[sales])
+    sales.ctx.send_message(message("for a run of its own"))
+
+    await SDKRunner.run(desk.agent, "talk to sales", context=desk.ctx, run_config=UNTRACED)
+
+    assert (blocks(model, 0), blocks(model, 1)) == ([], ["hurry"])
+
+
+async def test_runs_of_one_agent_at_the_same_time_do_not_share_what_they_have_read() -> None:
+    second_has_begun = asyncio.Event()
+
+    async def wait() -> str:
+        """Wait for the other run."""
+        await second_has_begun.wait()
+        return "waited"
+
+    def begin(call: ModelCall) -> Any:
+        second_has_begun.set()
+        return say("second")
+
+    model = ScriptedModel([call("wait"), ModelStep.respond(begin), say("first")])
+    runtime = create_agent(model, tools=[wait])
+    runtime.ctx.send_message(message("one"))
+
+    first = asyncio.create_task(SDKRunner.run(runtime.agent, "go", run_config=UNTRACED))
+    await until(lambda: len(model.calls) == 1)
+    await SDKRunner.run(runtime.agent, "go too", run_config=UNTRACED)
+    await first
+
+    assert [blocks(model, number) for number in range(3)] == [["one"], [], ["one"]]
+
+
+async def test_a_model_that_is_called_outside_a_run_leaves_messages_unread() -> None:
+    model = ScriptedModel([say("done")])
+    runtime = create_agent(model)
+    runtime.ctx.send_message(message("first"))
+    bus_model = runtime.agent.model
+    assert isinstance(bus_model, BusModel)
+
+    none = {"previous_response_id": None, "conversation_id": None, "prompt": None}
+    await bus_model.get_response(None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED, **none)
+
+    assert model.calls[0].input == "hi"
+    assert [one.content for one in runtime.ctx.consume_messages()] == ["first"]
 
 
 async def test_a_stream_that_ended_leaves_nothing_on_the_bus() -> None:

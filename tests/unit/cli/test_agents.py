@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from magent2.cli.agents import check, check_file, init, starter_text
+from magent2.cli.doctor import check_agents_file
+from magent2.tools import mcp
+from tests.support import hostile_mcp_server
+from tests.support.waiting import DEADLINE_S
 from tests.unit.roster.agents_files import PAIR, write_agents_file
 
 
@@ -105,3 +111,46 @@ def test_check_imports_the_tools_from_the_folder_of_the_file(tmp_path: Path) -> 
     assert faults[1].endswith("KeyError: 'no luck'")
     assert "No module named 'nowhere_at_all'" in faults[2]
     assert check_file(path, import_tools=False).faults == ()
+
+
+def team_with_servers(tmp_path: Path) -> Path:
+    """An agents file with a server that works and three that cannot be used."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    servers = {
+        "shelf": f"command = {json.dumps([sys.executable, hostile_mcp_server.__file__])}",
+        "missing": 'command = ["/nowhere/no-such-program"]',
+        "ended": f"command = {json.dumps([sys.executable, '-c', 'raise SystemExit(3)'])}",
+        "closed": f'url = "http://127.0.0.1:{port}/mcp"',
+    }
+    tables = "".join(f"[mcp.{name}]\n{keys}\n" for name, keys in servers.items())
+    return write_agents_file(tmp_path, PAIR + tables)
+
+
+def test_check_connects_to_mcp_servers_and_says_in_one_line_why_one_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp, "CONNECT_MAX_S", DEADLINE_S)
+    path = team_with_servers(tmp_path)
+
+    assert check_file(path).faults == ()
+    faults = check_file(path, connect=True).faults
+
+    assert [fault.partition(": ")[0] for fault in faults] == ["mcp.missing", "mcp.ended", "mcp.closed"]
+    assert "no-such-program" in faults[0]
+    assert all("\n" not in fault and "TaskGroup" not in fault for fault in faults), faults
+    assert "connect" in faults[2].lower()
+
+
+def test_doctor_says_which_mcp_servers_of_the_agents_file_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp, "CONNECT_MAX_S", DEADLINE_S)
+    findings = [
+        (one.status, one.what, one.text.partition(":")[0]) for one in check_agents_file(team_with_servers(tmp_path))
+    ]
+
+    assert findings[1:] == [
+        ("ok", "mcp", "shelf"), ("fail", "mcp", "missing"), ("fail", "mcp", "ended"), ("fail", "mcp", "closed"),
+    ]  # fmt: skip
+    assert findings[0][:2] == ("ok", "team")
+    assert list(check_agents_file(None)) == []

@@ -21,42 +21,76 @@ def event(kind: str, seq: int = 1, **data: Any) -> ConversationEvent:
         (event("user_message", sender="user:a", recipient="agent:B", text="hi"), "user:a → agent:B: hi"),
         (event("output", agent="B", text="hello"), "B: hello"),
         (event("run", agent="B", status="failed", reason="no key"), "B run failed (no key)"),
-        (event("tool_step", agent="B", name="add", status="start", args={"a": 1}), 'B calls add {"a": 1}'),
+        (event("tool_step", agent="B", name="add", status="start", args={"a": 1}), "B calls add(a=1)"),
         (event("tool_step", agent="B", name="add", status="success", result_summary="2"), "B add → 2"),
         (event("tool_step", agent="B", name="add", status="error", error="bad"), "B add failed: bad"),
         (event("handoff", source="B", target="C"), "B hands over to C"),
         (event("error", code="run_failed", message="slow", retry_in_s=2.0), "error run_failed: slow (retry in 2 s)"),
         (event("session", status="created"), "conversation created"),
         (
-            event("message_received", agent="B", messages=[{"source": "user:a", "outcome": "seen"}]),
-            "B received: user:a seen",
+            event(
+                "message_received", agent="B", messages=[{"source": "user:a", "outcome": "seen", "text": "be brief"}]
+            ),
+            "B: the message of user:a (be brief) was read",
         ),
         (
-            event("approval", agent="B", status="requested", name="pay", args={"eur": 5}, tool_call_id="k1"),
-            'B needs approval for pay {"eur": 5} (k1)',
+            event(
+                "message_received",
+                agent="B",
+                messages=[
+                    {"source": "user:a", "outcome": "nothing_to_stop", "command": "stop"},
+                    {"source": "user:b", "outcome": "too_late", "command": "stop_after_turn"},
+                ],
+            ),
+            "B: the stop of user:a found nothing to stop;"
+            " the stop after turn of user:b came too late: the run had ended",
+        ),
+        (event("message_received", messages=["odd"]), "agent: received no message"),
+        (
+            event(
+                "approval",
+                agent="B",
+                status="requested",
+                name="pay",
+                args={"eur": 5, "to": "Zoë"},
+                tool_call_id="k 1",
+                conversation_id="c1",
+            ),
+            "B needs approval for pay(eur=5, to=\"Zoë\"): magent2 approve c1 'k 1' or magent2 reject c1 'k 1'",
         ),
         (
             event("approval", status="rejected", name="pay", tool_call_id="k1", decided_by="user:a", reason="no"),
-            "rejected by user:a: pay {} (k1): no",
+            "rejected by user:a: pay() (k1): no",
         ),
         (
             event("block", agent="B", status="success", held=2, sent=1),
             "B ran a Python block: success, 1 of 2 messages sent",
         ),
-        (event("subagent", agent="B", name="C", subagent_id="s1", task="dig"), "B started C in s1: dig"),
+        (
+            event("subagent", agent="B", name="C", subagent_id="s1", task="dig"),
+            "B started the subagent C (magent2 tail s1): dig",
+        ),
         (event("gap", floor=7), "gap: events up to 7 have been deleted"),
         (event("end", reason="deleted"), "end: deleted"),
-        (event("weather", sky="blue"), 'weather {"event": "weather", "sky": "blue"}'),
+        (event("weather", sky="blue"), "weather sky: blue"),
     ],
 )
 def test_an_event_is_described_in_one_line(shown: ConversationEvent, text: str) -> None:
     assert event_text(shown) == text
 
 
+def test_the_id_of_a_call_and_both_commands_stay_whole_behind_long_arguments() -> None:
+    asked = event("approval", status="requested", name="pay", args={"x": "y" * 9000}, tool_call_id="k1")
+    text = event_text(ConversationEvent(1, "approval", {**asked.data, "conversation_id": "c1"}))
+
+    assert text.endswith("magent2 approve c1 k1 or magent2 reject c1 k1")
+    assert len(text) < 2200
+
+
 def test_a_line_has_number_and_time_and_no_control_characters() -> None:
     line = event_line(event("output", 42, agent="B", text="a\nb\x1b[2J", created_at="2026-01-02T03:04:05Z"))
 
-    assert line == "   42 03:04:05 B: a b [2J"
+    assert line == r"   42 03:04:05 B: a b\x1b[2J"
 
 
 def test_a_text_whose_tokens_were_printed_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:

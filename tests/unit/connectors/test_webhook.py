@@ -17,6 +17,7 @@ from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientErr
 from tests.support.fake_receivers import WebhookReceiver, answer, ok, webhook_receiver
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
+VARIABLE = "MAGENT2_SECRET_HOOK"
 MESSAGE = OutgoingMessage("m-1", "hook", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
 
 
@@ -47,6 +48,21 @@ async def test_a_message_is_a_signed_post_with_its_key(receiver: WebhookReceiver
     assert (got.headers["idempotency-key"], got.headers["x-magent2-timestamp"]) == ("m-1", "1700000000")
     body = json.loads(got.body)
     assert (body["id"], body["text"], body["target"], body["agent"]) == ("m-1", "hello", "ann", "Ada")
+
+
+async def test_a_secret_can_stay_in_the_environment(receiver: WebhookReceiver) -> None:
+    config = {"secret_env": VARIABLE, "secret": None}
+
+    await post(receiver.url, config=config, environ={VARIABLE: SECRET})
+
+    assert receiver.posts[0].is_signed_by(SECRET)
+
+
+async def test_a_worker_without_the_variable_sends_nothing_and_names_it(receiver: WebhookReceiver) -> None:
+    with pytest.raises(TransientError, match=f"variable {VARIABLE} .* restart the worker"):
+        await post(receiver.url, config={"secret_env": VARIABLE, "secret": None}, environ={})
+
+    assert receiver.posts == []
 
 
 def test_the_signature_covers_time_key_and_body() -> None:
@@ -226,6 +242,10 @@ def test_a_plain_url_is_taken() -> None:
         {"url": "https://example.com/", "secret": "short"},  # pragma: allowlist secret
         {"secret": SECRET},
         {"url": "https://example.com/", "secret": SECRET, "color": "red"},
+        {"url": "https://example.com/", "secret": SECRET, "secret_env": VARIABLE},
+        {"url": "https://example.com/", "secret_env": "OPENAI_API_KEY"},  # pragma: allowlist secret
+        {"url": "https://example.com/", "secret_env": "MAGENT2_SECRET_"},  # pragma: allowlist secret
+        {"url": "https://example.com/", "secret_env": VARIABLE + "\n"},
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_refused(config: dict[str, Any]) -> None:

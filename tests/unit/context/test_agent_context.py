@@ -75,6 +75,25 @@ async def test_what_a_live_subagent_can_still_read_outlives_main() -> None:
     assert len(ctx.message_bus) == 0
 
 
+async def test_main_clears_the_bus_of_subscribers_that_have_no_context() -> None:
+    ctx = AgentContext()
+    sub = ctx.create_subagent_context("debugger")
+    async with sub:
+        async with ctx:
+            ctx.message_bus.subscribe("hand-made")
+            ctx.send_message(message("for it", "hand-made"))
+            ctx.send_message(message("for all"))
+            sub.consume_messages()
+
+        assert list(ctx.message_bus.subscribers) == [sub.agent_id]
+        assert len(ctx.message_bus) == 0
+        ctx.message_bus.subscribe("hand-made")
+        ctx.send_message(message("after main has left"))
+
+    assert not ctx.message_bus.subscribers
+    assert len(ctx.message_bus) == 0
+
+
 async def test_a_subagent_that_leaves_clears_nothing_while_main_is_there() -> None:
     async with AgentContext() as ctx:
         async with ctx.create_subagent_context("a") as sub:

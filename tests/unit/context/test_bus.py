@@ -92,6 +92,17 @@ def test_each_subscriber_reads_at_its_own_pace() -> None:
     assert len(bus) == 5  # read, and still there
 
 
+def test_a_second_send_under_a_known_id_is_ignored_whatever_else_it_brings() -> None:
+    bus = MessageBus()
+    bus.subscribe("main")
+    first = bus.send(BusMessage(id="m1", content="Hello", source="user"))
+
+    again = bus.send(BusMessage(id="m1", content="x", source="other", template="{% for x in y %}{% endfor %}"))
+
+    assert again is first
+    assert bus.consume("main") == [first]
+
+
 def test_a_message_without_a_target_is_for_everybody() -> None:
     bus = MessageBus()
     for name in ("a", "b", "c"):

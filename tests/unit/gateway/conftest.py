@@ -6,14 +6,18 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.app import create_app
+from magent2.mail.registration import register_agent
 from tests.support.gateway import app_client
 
 
 @pytest.fixture
 async def bus() -> AsyncIterator[MemoryBus]:
+    """A log on which a worker has once served Ada, the agent of these tests."""
     bus = MemoryBus()
+    await register_agent(Log(bus), "Ada")
     yield bus
     await bus.aclose()
 

@@ -7,6 +7,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim
 from magent2.mail.dead_letters import bury
 from magent2.mail.registration import register_agent
+from magent2.models.address import SWEEPER
 from tests.support.gateway import message
 
 
@@ -33,6 +34,20 @@ async def test_agents_are_those_that_enlisted_and_those_that_are_served(
     assert (ada["name"], ada["alive"], ada["workers"]) == ("Ada", True, ["w1"])
     assert (ada["lanes"], ada["pending"]) == ({"ready": 1, "held": 1, "later": 0, "parked": 0}, 3)
     assert (idle["name"], idle["alive"], idle["workers"], idle["pending"]) == ("Idle", False, [], 0)
+
+
+async def test_the_sweeper_of_a_worker_is_neither_an_agent_nor_a_worker(
+    bus: MemoryBus, client: httpx2.AsyncClient
+) -> None:
+    await register_agent(Log(bus), SWEEPER)
+    for worker, agent in (("w1", "Ada"), ("sweeper-w1", SWEEPER)):
+        bus.call(Claim(worker=worker, agents=(agent,), limit=0, lease_s=60))
+
+    agents = (await client.get("/api/workers")).json()["agents"]
+    metrics = (await client.get("/metrics")).text
+
+    assert [agent["name"] for agent in agents] == ["Ada"]
+    assert "magent2_workers 1.0" in metrics
 
 
 async def test_a_dead_letter_is_shown_of_one_agent_and_of_all(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
@@ -88,3 +103,29 @@ async def test_a_page_of_letters_goes_on_although_some_were_dropped(bus: MemoryB
     assert (len(first["letters"]), first["next"]) == (99, 100)
     assert [letter["seq"] for letter in rest["letters"]] == [101]
     assert (await client.get("/api/dead", params={"after": 1})).status_code == 422
+
+
+async def test_many_letters_are_retried_or_dropped_by_conditions(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    for text, agent in (("one", "Ada"), ("two", "Ada"), ("three", "Bob")):
+        await bury_one(bus, client, text, agent)
+
+    shown = await client.post("/api/dead", json={"action": "retry", "agent": "Ada", "dry_run": True})
+    retried = await client.post("/api/dead", json={"action": "retry", "agent": "Ada", "reason": "too hard"})
+    dropped = await client.post("/api/dead", json={"action": "drop", "since": "2020-01-01T00:00:00Z"})
+
+    assert shown.json() == retried.json()
+    assert [letter["text"] for letter in retried.json()["letters"]] == ["one", "two"]
+    assert [letter["text"] for letter in dropped.json()["letters"]] == ["three"]
+    assert (dropped.json()["refused"], dropped.json()["next"]) == ([], None)
+    assert [record.payload["content"] for record in bus.read("chat:Ada")] == ["one", "two", "one", "two"]
+
+
+async def test_every_letter_is_meant_only_if_that_is_said(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await bury_one(bus, client)
+
+    refused = await client.post("/api/dead", json={"action": "drop"})
+
+    assert (refused.status_code, refused.json()["code"]) == (422, "bad_envelope")
+    assert "set 'all' to true" in refused.json()["detail"]
+    assert len((await client.get("/api/dead")).json()["letters"]) == 1
+    assert len((await client.post("/api/dead", json={"action": "drop", "all": True})).json()["letters"]) == 1

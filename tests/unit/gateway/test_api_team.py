@@ -12,7 +12,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.errors import Refused
 from magent2.gateway.catalogue import Catalogue
 from magent2.roster.registry import Registry
-from magent2.roster.spec import AgentSpec
+from magent2.roster.spec import AgentSpec, McpServer, Roster, Scenario
 from magent2.runner.team.spec import TeamMember
 from magent2.runner.team.tool_run import check_allowed
 from magent2.tools.builtins import BUILTINS, BuiltinTools
@@ -20,7 +20,7 @@ from magent2.tools.default_tools import known_tools
 from magent2.tools.registry import may_run
 from tests.support.api.sessions import api, create
 from tests.support.team import CHIEF, DESK, SHOP, roster
-from tests.unit.tools.test_builtins import NEEDED, NEVER
+from tests.unit.tools.test_builtins import HERE, IMPLEMENTED, NEEDED
 
 
 async def test_agents_are_shown_with_their_lists(client: httpx2.AsyncClient) -> None:
@@ -35,10 +35,28 @@ async def test_agents_are_shown_with_their_lists(client: httpx2.AsyncClient) -> 
         "voice": "alloy",
         "tools": ["WebSearchTool", "echo_context", "weather", "chat_send", "run_python", "refund"],
         "mcp": [],
+        "mcp_tools": {},
         "handoffs": ["sales", "support"],
+        "subagents": [],
         "scenarios": ["default"],
         "alive": False,
     }
+
+
+async def test_agents_are_shown_with_their_subagents_and_the_tools_of_their_mcp_servers(bus: MemoryBus) -> None:
+    files, notes = McpServer("files", ("serve-files",), tools=("read", "list")), McpServer("notes", ("serve-notes",))
+    desk = AgentSpec("desk", tools=("notes.find", "weather"), mcp=("files",), subagents=("shop",))
+    shop = AgentSpec("shop", tools=("files.read", "files.write"), mcp=("notes",))
+    team = Roster({"a": Scenario("a", {"desk": desk, "shop": shop}, "desk")}, mcp={"files": files, "notes": notes})
+
+    async with api(bus, catalogue=Catalogue(Registry.of(replace(team, default="a")))) as client:
+        agents = {agent["name"]: agent for agent in (await client.get("/api/agents")).json()["agents"]}
+
+    assert agents["desk"]["subagents"] == ["shop"]
+    assert agents["desk"]["mcp_tools"] == {"notes": ["find"], "files": ["list", "read"]}
+    assert agents["shop"]["subagents"] == []
+    # The file names the tools of one server, and of the other it allows all: only a worker knows their names.
+    assert agents["shop"]["mcp_tools"] == {"files": ["read"], "notes": None}
 
 
 async def test_scenarios_are_shown(bus: MemoryBus) -> None:
@@ -79,7 +97,7 @@ async def test_enabled_and_available_are_told_apart(bus: MemoryBus) -> None:
 @pytest.mark.parametrize("name", BUILTINS)
 async def test_the_status_of_each_built_in_tool_with_and_without_what_it_needs(bus: MemoryBus, name: str) -> None:
     """As a gateway shows it whose settings were read from the environment."""
-    needed = NEEDED.get(name, {})
+    needed = {IMPLEMENTED[name][1]: HERE} if name in IMPLEMENTED else NEEDED.get(name, {})
     shown = {}
     for kind, values in (("with", needed), ("without", {}), ("off", {**needed, "BUILTIN_TOOLS_ENABLED": "none"})):
         builtins = BuiltinTools.read({"BUILTIN_TOOLS_ENABLED": name, **values})
@@ -87,12 +105,11 @@ async def test_the_status_of_each_built_in_tool_with_and_without_what_it_needs(b
             status = (await client.get("/api/tools/config/status")).json()["builtins"]
         shown[kind] = next(one for one in status if one["name"] == name)
 
-    usable = name not in NEVER
-    assert (shown["with"]["enabled"], shown["with"]["available"], shown["with"]["missing"]) == (True, usable, [])
-    assert shown["without"]["available"] is (usable and not needed)
+    assert (shown["with"]["enabled"], shown["with"]["available"], shown["with"]["missing"]) == (True, True, [])
+    assert shown["without"]["available"] is (not needed)
     assert {text.partition("=")[0] for text in shown["without"]["missing"]} == set(needed)
     assert shown["off"]["enabled"] is (name == "FunctionTool")
-    assert (shown["with"]["reason"] is None) is usable
+    assert shown["with"]["reason"] is None
     for one in shown.values():
         assert (one["reason"] is None) == (one["enabled"] and one["available"])
 
@@ -101,6 +118,16 @@ async def test_a_built_in_tool_that_is_switched_off_is_not_given(bus: MemoryBus)
     builtins = BuiltinTools(enabled=frozenset())
     async with api(bus, catalogue=Catalogue(builtins=builtins)) as client:
         assert (await create(client))["tools"] == ["echo_context", "weather", "chat_send", "run_python", "refund"]
+
+
+async def test_create_lists_only_the_tools_that_the_model_gets(bus: MemoryBus) -> None:
+    """The model of the session counts: a tool that runs at OpenAI is not given to a model elsewhere."""
+    for kind in ("demo", "compatible", "echo"):
+        async with api(bus, catalogue=Catalogue(kind=kind)) as client:
+            assert "WebSearchTool" not in (await create(client, f"on-{kind}"))["tools"]
+    async with api(bus, catalogue=Catalogue(kind="openai")) as client:
+        assert "WebSearchTool" in (await create(client, "own"))["tools"]
+        assert "WebSearchTool" not in (await create(client, "other", model="litellm/x/y"))["tools"]
 
 
 LISTED = AgentSpec("a", tools=("weather", "files.read"), mcp=("notes",))

@@ -49,6 +49,18 @@ async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
     assert SECRET_TEXT not in repr(told)
 
 
+async def test_a_batch_of_dead_letters_is_told_with_what_it_was_about(
+    bus: MemoryBus, lines: pytest.LogCaptureFixture
+) -> None:
+    async with asgi_client(bus, ACCESS) as client:
+        await client.post("/api/dead", json={"action": "drop", "agent": "Ada", "reason": SECRET_TEXT}, headers=ADMIN)
+
+    (told,) = audited(lines)
+    ids = {"action": "drop", "agent": "Ada", "dry_run": False, "letters": 0, "refused": 0}
+    assert (told["act"], told["ids"]) == ("POST /api/dead", ids)
+    assert SECRET_TEXT not in repr(told)
+
+
 async def test_a_refused_act_is_told_too(bus: MemoryBus, lines: pytest.LogCaptureFixture) -> None:
     ann = await create_key_holder(bus, "user:ann")
     async with asgi_client(bus, ACCESS) as client:
@@ -56,6 +68,36 @@ async def test_a_refused_act_is_told_too(bus: MemoryBus, lines: pytest.LogCaptur
         await client.delete("/api/sdk/session/one", headers=ann.headers)
 
     assert [one["status"] for one in audited(lines) if one["text"] == "acted"] == [200, 404]
+
+
+async def test_the_line_of_a_refused_act_says_who_tried_what_on_which_target(
+    bus: MemoryBus, lines: pytest.LogCaptureFixture
+) -> None:
+    ann = await create_key_holder(bus, "user:ann")
+    attempts: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "/send", message(SECRET_TEXT, id="m1", sender="user:bob")),
+        ("POST", "/api/sdk/session/message", {"session_id": "hers", "user_input": SECRET_TEXT}),
+        ("POST", "/api/tools/execute", {"session_id": "hers", "tool": "weather", "args": {"city": SECRET_TEXT}}),
+        ("POST", "/api/dead/Ada/7/retry", {}),
+        ("GET", "/metrics", {}),
+    ]
+    async with asgi_client(bus, ACCESS) as client:
+        for method, path, body in attempts:
+            await client.request(method, path, json=body, headers=ann.headers)
+
+    told = [one for one in audited(lines) if one["text"] == "acted"]
+    assert [(one["act"], one["status"], one["problem"], one["ids"]) for one in told] == [
+        (
+            "POST /send", 403, "foreign_sender",
+            {"conversation_id": "one", "envelope_id": "m1", "sender": "user:bob"},
+        ),
+        ("POST /api/sdk/session/message", 404, "unknown_session", {"session_id": "hers"}),
+        ("POST /api/tools/execute", 404, "unknown_session", {"session_id": "hers", "tool": "weather"}),
+        ("POST /api/dead/Ada/7/retry", 403, "admin_only", {}),
+        ("GET /metrics", 403, "admin_only", {}),
+    ]  # fmt: skip
+    assert {(one["principal"], one["key"]) for one in told} == {("user:ann", ann.id)}
+    assert SECRET_TEXT not in repr(told)
 
 
 async def test_a_credential_that_is_refused_is_told_by_its_id_alone(

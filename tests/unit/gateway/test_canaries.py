@@ -14,13 +14,17 @@ import fastapi
 import pytest
 import uvicorn
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from fastapi.testclient import TestClient
 from starlette.responses import Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from magent2.gateway.app import NO_FASTAPI_TELEMETRY
 from magent2.gateway.instrumentation import route_template
+from tests.support.spans import recorded_spans
 
 
 def server() -> uvicorn.Server:
@@ -31,6 +35,11 @@ def protocol() -> HttpToolsProtocol:
     config = uvicorn.Config(fastapi.FastAPI(), http="httptools", log_config=None)
     config.load()
     return HttpToolsProtocol(config, ServerState(), {}, cast("asyncio.AbstractEventLoop", object()))
+
+
+def cycle() -> RequestResponseCycle:
+    any_part = cast("Any", None)
+    return RequestResponseCycle(*[any_part] * 11)
 
 
 def endpoint() -> None: ...
@@ -54,15 +63,19 @@ class Canary:
 
 
 PROTOCOL_PARTS = (
-    "connections", "transport", "loop", "scope", "connection_made", "connection_lost", "data_received",
-    "on_message_begin", "on_headers_complete",
+    "connections", "transport", "loop", "scope", "flow", "parser", "pipeline", "headers", "cycle", "connection_made",
+    "connection_lost", "data_received", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body",
+    "on_message_complete", "on_response_complete", "pause_writing", "send_400_response",
 )  # fmt: skip
+CYCLE_PARTS = ("transport", "keep_alive", "response_started", "response_complete", "disconnected", "message_event")
 CANARIES = [
     Canary(server, "capture_signals", "gateway/server.py _Server"),
     Canary(server, "should_exit", "gateway/server.py Gateway.drain"),
     Canary(server, "server_state", "gateway/server.py Gateway.connections"),
     Canary(ServerState, "connections", "gateway/server.py Gateway.connections"),
     *(Canary(protocol, name, "gateway/limits/protocol.py LimitedProtocol") for name in PROTOCOL_PARTS),
+    *(Canary(cycle, name, "gateway/limits/protocol.py LimitedProtocol") for name in CYCLE_PARTS),
+    Canary(lambda: FlowControl(cast("asyncio.Transport", object())), "read_paused", "gateway/limits/protocol.py"),
     Canary(fastapi.FastAPI, "openapi_schema", "gateway/app.py GatewayApp.openapi"),
     Canary(lambda: APIRoute("/{x}", endpoint), "path_format", "gateway/route_label.py route_template"),
     Canary(Response, "raw_headers", "gateway/app.py GatewayApp"),
@@ -135,6 +148,18 @@ def test_extended_routes_answer_without_include_router() -> None:
     app.routes.extend(router.routes)
 
     assert TestClient(app).get("/one").json() == "yes"
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+def test_the_instrumentation_of_fastapi_is_switched_off_by_its_option(is_off: bool) -> None:
+    """`gateway/app.py create_app` switches it off: its spans would double those of the gateway."""
+    with recorded_spans() as spans:
+        given: TelemetryConfig = {"tracer_provider": spans.provider}
+        app = fastapi.FastAPI(telemetry={**given, **NO_FASTAPI_TELEMETRY} if is_off else given)
+        app.add_api_route("/one", lambda: "yes")
+        TestClient(app).get("/one").raise_for_status()
+
+        assert bool(spans.all) is not is_off
 
 
 async def test_uvicorn_still_lacks_what_gateway_proxy_adds_to_its_proxy_headers() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import httpx2
 import pytest
 
@@ -7,6 +9,8 @@ from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, SetHead, Trim
 from magent2.bus.records import NewRecord
+from magent2.client import api_requests
+from magent2.errors import AddressError
 from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from tests.support.gateway import message
@@ -54,7 +58,8 @@ async def test_a_conversation_shows_its_head(bus: MemoryBus, client: httpx2.Asyn
         "active_agent": "Ada",
         "title": "to a",
         "run_status": "finished",
-        "usage": {"total_tokens": 7},
+        "usage": {},
+        "last_run_usage": {"total_tokens": 7},
     }
 
 
@@ -65,6 +70,56 @@ async def test_conversations_are_listed_by_owner(bus: MemoryBus, client: httpx2.
     listed = (await client.get("/api/sdk/sessions", params={"owner": "ann"})).json()["conversations"]
 
     assert [one["conversation_id"] for one in listed] == ["a"]
+
+
+HEADS: Mapping[str, dict[str, object]] = {
+    "asks": {"run_status": "running", "paused": 2},
+    "runs": {"run_status": "running"},
+    "runs too": {"run_status": "running"},
+    "failed": {"run_status": "failed"},
+    "finished": {"run_status": "finished"},
+}
+
+
+async def set_heads(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await send(client, *HEADS)
+    for name, head in HEADS.items():
+        topic = f"stream:{name}"
+        bus.call(Append(records=(NewRecord(topic, {"event": "run"}),), heads=(SetHead(topic, head),)))
+
+
+@pytest.mark.parametrize(
+    ("state", "names"), [("waiting", {"asks"}), ("running", {"runs", "runs too"}), ("failed", {"failed"})]
+)
+async def test_conversations_are_filtered_by_the_state_of_their_last_run(
+    bus: MemoryBus, client: httpx2.AsyncClient, state: str, names: set[str]
+) -> None:
+    await set_heads(bus, client)
+
+    listed = (await client.get("/api/sdk/sessions", params={"state": state})).json()["conversations"]
+
+    assert {one["conversation_id"] for one in listed} == names
+
+
+async def test_a_filtered_list_has_pages(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await set_heads(bus, client)
+    asked = {"state": "running", "limit": "1"}
+
+    first = (await client.get("/api/sdk/sessions", params=asked)).json()
+    second = (await client.get("/api/sdk/sessions", params={**asked, "before": first["next"]})).json()
+
+    pages = [one["conversation_id"] for page in (first, second) for one in page["conversations"]]
+    assert sorted(pages) == ["runs", "runs too"]
+
+
+async def test_conversations_are_counted_by_the_state_of_their_last_run(
+    bus: MemoryBus, client: httpx2.AsyncClient
+) -> None:
+    await set_heads(bus, client)
+
+    counts = (await client.get("/api/sdk/sessions/counts")).json()
+
+    assert counts == {"waiting": 1, "running": 2, "failed": 1, "complete": True}
 
 
 @pytest.mark.parametrize("before", ["", "x", "bnVsbA", "WzEsMl0", "!!!!", "W10"])
@@ -131,7 +186,7 @@ async def test_stopping_sends_a_command_to_the_agent(
 
     (command,) = bus.read("control:Ada")
     assert answer.status_code == 202
-    assert answer.json() == {"status": "accepted", "agent": "Ada", "envelope_id": command.id, "seq": 1}
+    assert answer.json() == {"status": "accepted", "agent": "Ada", "envelope_id": command.payload["id"], "seq": 1}
     assert (command.payload["type"], command.payload["content"]) == ("control", "stop")
 
 
@@ -149,15 +204,34 @@ async def test_stopping_needs_an_agent_and_a_conversation(bus: MemoryBus, client
 
 
 @pytest.mark.parametrize("ending", ["events", "usage", "approvals"])
-async def test_an_id_that_ends_like_a_route_is_read_as_that_route(client: httpx2.AsyncClient, ending: str) -> None:
-    await send(client, "a", f"a/{ending}")
+async def test_an_encoded_slash_belongs_to_the_id_and_a_plain_one_does_not(
+    client: httpx2.AsyncClient, ending: str
+) -> None:
+    await send(client, "a", f"a/{ending}", f"a%2F{ending}")
+    path = f"/api/sdk/session/a%2F{ending}"
 
-    shown = await client.get(f"/api/sdk/session/a%2F{ending}")
-    listed = (await client.get("/api/sdk/sessions")).json()["conversations"]
-    deleted = await client.delete(f"/api/sdk/session/a%2F{ending}")
+    shown = await client.get(path)
+    plain = await client.get(f"/api/sdk/session/a/{ending}")
+    escaped = await client.get(f"/api/sdk/session/a%252F{ending}")
+    retitled = await client.patch(f"/api/sdk/session/a/{ending}", json={"title": "mine"})
+    deleted = await client.delete(path)
 
-    assert "active_agent" not in shown.json()
-    assert "a" in (shown.json().get("conversation_id"), shown.json().get("session_id"))
-    assert {one["conversation_id"] for one in listed} == {"a", f"a/{ending}"}
+    assert shown.json()["conversation_id"] == f"a/{ending}"
+    assert escaped.json()["conversation_id"] == f"a%2F{ending}"
+    assert "a" in (plain.json().get("conversation_id"), plain.json().get("session_id"))
+    assert (retitled.status_code, retitled.headers["allow"]) == (405, "GET")
     assert deleted.status_code == 204
+    assert (await client.get(path)).status_code == 410
     assert (await client.get("/api/sdk/session/a")).status_code == 200
+    assert (await client.get("/api/sdk/session/a/b")).json()["code"] == "not_found"
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_an_id_that_browsers_remove_from_a_path_is_refused(client: httpx2.AsyncClient, name: str) -> None:
+    sent = await client.post("/send", json=message("hello", name))
+    created = await client.post("/api/sdk/session/create", json={"session_id": name})
+
+    assert (sent.status_code, created.status_code) == (422, 422)
+    assert "browsers remove it from a path" in sent.json()["detail"]
+    with pytest.raises(AddressError):
+        api_requests.conversation(name)

@@ -102,7 +102,7 @@ async def test_a_client_of_the_old_paths_that_follows_gets_the_same_responses(
     stopped = await client.post("/conversations/a%2Fb/stop", json={"agent": "Ada"}, headers=ann.headers)
     deleted = await client.delete("/conversations/a%2Fb", headers=ann.headers)
 
-    assert listed == [one]
+    assert listed == [{**one, "usage": None}], "a list does not add up the usage of each session"
     assert (one["conversation_id"], page["conversation_id"]) == ("a/b", "a/b")
     assert [event["event"] for event in page["events"]] == ["user_message"]
     assert (stopped.status_code, stopped.json()["agent"], deleted.status_code) == (202, "Ada", 204)

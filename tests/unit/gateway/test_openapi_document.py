@@ -15,6 +15,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.gateway.access.middleware import is_open
 from magent2.gateway.app import create_app
 from magent2.gateway.openapi import PROBLEM_TYPE
+from magent2.gateway.routes.sessions import encode_list_cursor
 from tests.support.routes import TABLE, routes_of
 
 Draft202012Validator = import_module("jsonschema").Draft202012Validator
@@ -106,7 +107,7 @@ def test_every_body_and_every_answer_has_an_example_that_fits(key: tuple[str, st
 
 def test_every_route_that_takes_a_body_shows_it_and_no_other_does() -> None:
     for (method, path), operation in OF_API.items():
-        takes_one = (method, path.replace("{session_id}", "{session_id:path}")) in TAKE_A_BODY
+        takes_one = (method, path) in TAKE_A_BODY
         assert ("requestBody" in operation) == takes_one, path
 
 
@@ -115,12 +116,45 @@ TAKE_A_BODY = {key for key, row in TABLE.items() if row.body is not None}
 
 def test_the_document_has_every_route_of_the_application() -> None:
     bus = MemoryBus()
-    routes = {(method, re.sub(":path}", "}", path)) for method, path in routes_of(create_app(bus))}
+    routes = routes_of(create_app(bus))
     bus.close()
 
-    unseen = {("GET", "/"), ("GET", "/page/{name}"), ("GET", "/openapi.json"), ("HEAD", "/openapi.json")}
-    assert routes - set(OPERATIONS) == unseen
+    unseen = {(method, path) for method in ("GET", "HEAD") for path in ("/", "/page/{name}", "/openapi.json")}
+    assert routes - set(OPERATIONS) == {*unseen, ("HEAD", "/health"), ("HEAD", "/ready")}
     assert set(OPERATIONS) <= routes
+
+
+def test_operations_have_plain_names_that_generated_clients_can_use() -> None:
+    names = [operation["operationId"] for operation in OPERATIONS.values()]
+
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not re.fullmatch("[a-z]+(_[a-z]+){0,3}", name)] == []
+    assert {"create_session", "send_envelope", "list_dead_letters"} <= set(names)
+
+
+def test_request_bodies_have_names() -> None:
+    bodies = [operation["requestBody"] for operation in OPERATIONS.values() if "requestBody" in operation]
+    schemas = [content["schema"] for body in bodies for content in body["content"].values()]
+
+    assert {schema["$ref"].rpartition("/")[2] for schema in schemas} >= {"SendRequest", "SessionRequest"}
+
+
+def test_ids_and_cursors_have_patterns_that_their_examples_match() -> None:
+    found: dict[str, str] = {}
+    for operation in OPERATIONS.values():
+        for parameter in operation.get("parameters", []):
+            if parameter["name"] in ("session_id", "conversation_id", "since", "before", "last-event-id", "sha256"):
+                schema = {**parameter["schema"], **parameter["schema"].get("anyOf", [{}])[0]}
+                if schema["type"] == "string":
+                    found.setdefault(parameter["name"], schema.get("pattern", ""))
+
+    assert re.search(found["session_id"], "team/one two")
+    assert not re.search(found["conversation_id"], " x")
+    assert re.search(found["since"], "12")
+    assert not re.search(found["last-event-id"], "12:x")
+    assert re.search(found["before"], encode_list_cursor((7, "stream:one")))
+    body = DOCUMENT["components"]["schemas"]["MessageRequest"]["properties"]["session_id"]
+    assert body["pattern"] == found["session_id"]
 
 
 def test_every_route_says_whether_it_wants_a_credential() -> None:
@@ -174,6 +208,6 @@ def fields_of(schema: dict[str, Any]) -> set[str]:
 
 
 def test_the_fields_of_an_event_are_those_that_the_page_shows() -> None:
-    (block,) = re.findall(r"```\n(\{\"session_id\".*?\})\n```", PAGE.read_text(), re.S)
+    (block,) = re.findall(r"```text\n(\{\"session_id\".*?\})\n```", PAGE.read_text(), re.S)
 
     assert re.findall(r'"(\w+)":', block) == list(DOCUMENT["components"]["schemas"]["ApiEvent"]["properties"])

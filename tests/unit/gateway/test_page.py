@@ -32,7 +32,7 @@ def built(tmp_path: Path) -> Path:
 async def client(built: Path) -> AsyncIterator[httpx2.AsyncClient]:
     bus = MemoryBus()
     app = FastAPI()
-    problems.install(app)
+    problems.install(app, lambda _: None)
     app.include_router(page.router(create_app(bus).state.services, built))
     async with app_client(app) as client:
         yield client
@@ -84,4 +84,5 @@ async def test_a_gateway_without_the_page_shows_a_plain_one_that_says_how_to_bui
     await bus.aclose()
 
     assert "make web" in text
+    assert "make dist" in text
     assert script.status_code == 200

@@ -280,3 +280,18 @@ async def test_the_error_for_an_unknown_host_says_how_to_allow_it(bus: MemoryBus
 
     assert (answer.status_code, answer.json()["code"]) == (421, "foreign_host")
     assert "--allowed-host" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "key"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),  # as a dual-stack socket reports it
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),  # one client has the whole network
+        ("fe80::1%eth0", "fe80::/64"),
+        ("10.1.2.3", None),  # the trusted proxy: its connections are those of many clients
+        ("", ""),
+    ],
+)
+def test_connections_are_counted_by_address_and_not_for_a_trusted_proxy(peer: str, key: str | None) -> None:
+    assert ProxySettings.parse(trusted=["10.0.0.0/8"]).connection_key(peer) == key

@@ -103,8 +103,30 @@ async def test_a_repeat_is_no_second_message_though_its_trace_is_another(client:
 
 async def test_a_bus_that_is_away_makes_a_failed_request_with_a_failed_send(bus: MemoryBus, spans: Spans) -> None:
     async with app_client(create_app(Away(bus), tracer=spans.tracer)) as client:
-        answer = await client.post("/send", json=MAIL)
+        answer = await client.post("/send", json={**MAIL, "recipient": "chat:one"})
 
     request, sent = spans.one("POST /send"), spans.one("send")
     assert answer.status_code >= 500
     assert request.status.status_code is sent.status.status_code is trace.StatusCode.ERROR
+
+
+@pytest.fixture
+def installed(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider of the process, as `magent2 serve` installs it. OpenTelemetry allows that only once per process."""
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_request_has_one_span_and_none_of_fastapi(client: httpx2.AsyncClient, spans: Spans) -> None:
+    await client.get("/api/agents")
+
+    assert [span.name for span in spans.all if span.kind is trace.SpanKind.SERVER] == ["GET /api/agents"]
+    assert {span.instrumentation_scope.name for span in spans.all if span.instrumentation_scope} == {"magent2"}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+async def test_a_probe_has_no_span(client: httpx2.AsyncClient, spans: Spans, path: str) -> None:
+    await client.get(path)
+
+    assert spans.names == []

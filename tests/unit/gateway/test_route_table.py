@@ -11,10 +11,12 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.gateway.app import create_app
+from magent2.mail.registration import register_agent
 from magent2.models.address import conversation_topics
 from tests.support.gateway import app_client, message
 from tests.support.keys import ACCESS, ADMIN, KeyHolder, create_key_holder
@@ -57,6 +59,7 @@ class House:
 @asynccontextmanager
 async def house() -> AsyncIterator[House]:
     bus = MemoryBus()
+    await register_agent(Log(bus), "Ada")
     app = create_app(bus, access=ACCESS)
     ann, bob = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "user:bob")
     async with app_client(app) as client:

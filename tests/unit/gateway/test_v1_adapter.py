@@ -19,7 +19,7 @@ async def test_a_send_is_published_to_both_topics_and_shown() -> None:
 
     assert answer.json() == {"status": "ok", "topic": "chat:one", "envelope_id": "m1", "seq": 1}
     for topic in ("chat:one", "chat:Ada"):
-        assert [(record.id, record.payload["content"]) for record in bus.read(topic)] == [("m1", "hello")]
+        assert [(record.payload["id"], record.payload["content"]) for record in bus.read(topic)] == [("m1", "hello")]
     assert [record.payload["event"] for record in bus.read("stream:one")] == ["user_message"]
 
 

@@ -11,6 +11,7 @@ from magent2.bus.operations import Append, Claim, Describe, Read, SetHead
 from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import AddressError, HopsExceeded, IdConflict, NameTaken
 from magent2.mail import delivery
+from magent2.mail.addressing import inbox_id
 from magent2.mail.delivery import HOPS_MAX, DeliveryResult, SendOptions
 from magent2.mail.headers import MAIL_SEEN
 from magent2.mail.registration import register_agent
@@ -47,9 +48,9 @@ def test_mail_to_an_agent_lies_in_the_conversation_and_in_its_inbox(bus: MemoryB
     delivered = deliver(bus, sent)
 
     assert delivered.topics == ("chat:conv", "chat:Dev")
-    for topic in delivered.topics:
+    for topic, record_id in zip(delivered.topics, (sent.id, inbox_id("conv", sent.id)), strict=True):
         (record,) = bus.read(topic)
-        assert record.id == sent.id
+        assert record.id == record_id
         assert record.payload == sent.model_dump(mode="json")
 
 
@@ -226,4 +227,4 @@ async def test_the_same_flow_runs_on_a_loop(bus: MemoryBus) -> None:
     delivered = await delivery.deliver(Log(bus), envelope())
 
     page = await bus.acall(Read("chat:Dev"))
-    assert page.records[0].id == delivered.envelope_id
+    assert page.records[0].payload["id"] == delivered.envelope_id

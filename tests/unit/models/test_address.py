@@ -9,6 +9,7 @@ from magent2.models.address import (
     NAME_MAX_CHARS,
     TOPIC_MAX_CHARS,
     Address,
+    _is_name,
     agent_topic,
     chat_topic,
     check_name,
@@ -102,3 +103,11 @@ def test_a_topic_that_no_log_can_have_is_refused_with_the_reason(topic: Any, adv
 def test_a_refusal_of_input_is_a_value_error_too() -> None:
     with pytest.raises(ValueError, match="recipient must be"):
         Address.parse("room:123")
+
+
+def test_a_text_that_is_too_long_for_a_name_is_not_cached() -> None:
+    before = _is_name.cache_info()
+
+    assert not is_name("x" * 1_000_000)
+
+    assert _is_name.cache_info() == before

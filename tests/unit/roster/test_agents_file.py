@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from magent2.errors import RosterError
 from magent2.roster.agents_file import FILE_MAX_BYTES, AgentsFile, ScenarioTable, load_agents_file
 from magent2.roster.limits import LIMIT_NAMES
+from magent2.roster.retention import RETENTION_NAMES
 from magent2.roster.spec import AgentSpec, McpServer, Scenario
 from magent2.runner.config import RunnerConfig
 from magent2.tools.default_tools import known_tools
@@ -333,7 +334,11 @@ def test_what_the_environment_may_name_as_a_tool_a_file_may_name_too() -> None:
 
 def test_the_page_has_every_key_of_the_file() -> None:
     page = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
-    keys = [*LIMIT_NAMES, *(key.name for kind in (AgentSpec, McpServer, Scenario) for key in fields(kind))]
+    keys = [
+        *LIMIT_NAMES,
+        *RETENTION_NAMES,
+        *(key.name for kind in (AgentSpec, McpServer, Scenario) for key in fields(kind)),
+    ]
 
     absent = [key for key in keys if f"| `{key}` |" not in page]
 

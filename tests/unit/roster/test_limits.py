@@ -13,9 +13,11 @@ from magent2.errors import SettingsError
 from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits
 from magent2.roster.limits import LimitValues, parse_limit_variables
 from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES
+from magent2.sandbox.monty import PROCESSES_MAX, PROCESSES_PER_PRINCIPAL_MAX
 from magent2.sessions.approvals import APPROVAL_MAX_S
+from magent2.tools.interface import TOOL_THREADS_MAX, TOOL_THREADS_PER_PRINCIPAL_MAX
 from magent2.worker.lane_run import RUN_MAX_S
-from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S
+from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S, PRINCIPAL_SHARE
 from tests.unit.roster.agents_files import AGENT, read_roster
 
 RANGES = TypeAdapter(LimitValues).json_schema()["properties"]
@@ -24,10 +26,15 @@ OF_WORKERS = {
     "max_turns": MAX_TURNS,
     "history_max": HISTORY_MAX,
     "concurrency": CONCURRENCY,
+    "principal_share": PRINCIPAL_SHARE,
     "run_max_s": RUN_MAX_S,
     "run_drain_s": DRAIN_S,
     "approval_max_s": APPROVAL_MAX_S,
     "lease_s": LEASE_S,
+    "tool_threads_max": TOOL_THREADS_MAX,
+    "tool_threads_per_principal_max": TOOL_THREADS_PER_PRINCIPAL_MAX,
+    "sandbox_processes_max": PROCESSES_MAX,
+    "sandbox_processes_per_principal_max": PROCESSES_PER_PRINCIPAL_MAX,
 }
 OF_GATEWAYS = {
     **{name: value for name, value in asdict(GatewayLimits()).items() if name != "rates"},

@@ -8,7 +8,7 @@ from jsonschema import validate
 
 from magent2.roster.agents_file import default_roster
 from magent2.roster.routing import (
-    REASON_MAX_CHARS,
+    ROUTE_REASON_MAX_CHARS,
     TIMED_OUT,
     decision_from_call,
     fall_back_to_keywords,
@@ -56,7 +56,8 @@ def test_a_choice_of_the_current_agent_is_no_change() -> None:
 
 def test_a_reason_is_short_and_may_be_missing() -> None:
     assert (
-        len(decision_from_call(TEAM, TEXT, None, {"agent": "sales", "reason": "x" * 9999}).reason) == REASON_MAX_CHARS
+        len(decision_from_call(TEAM, TEXT, None, {"agent": "sales", "reason": "x" * 9999}).reason)
+        == ROUTE_REASON_MAX_CHARS
     )
     assert decision_from_call(TEAM, TEXT, None, {"agent": "sales"}).reason == "the supervisor gave no reason"
 

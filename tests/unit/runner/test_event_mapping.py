@@ -85,6 +85,39 @@ def test_without_a_final_output_the_last_message_is_the_output() -> None:
     assert mapper.output("final").text == "final"
 
 
+ASSISTANT_MESSAGES = [
+    {"type": "assistant_message", "final": True, "text": "done", "usage": {"input_tokens": 3, "total_tokens": 5}},
+    {"role": "assistant", "content": "done", "usage": {"input_tokens": 3, "total_tokens": 5}},
+    {"role": "assistant", "content": [{"text": "do"}, {"text": "ne"}], "usage": {"input_tokens": 3, "total_tokens": 5}},
+]
+
+
+@pytest.mark.parametrize("as_item", [True, False], ids=["item", "event"])
+@pytest.mark.parametrize("found", ASSISTANT_MESSAGES, ids=["typed", "role", "parts"])
+def test_a_dict_that_is_an_assistant_message_is_the_text_and_usage_of_the_output(
+    found: dict[str, Any], as_item: bool
+) -> None:
+    event = {"type": "run_item_stream_event", "data": found} if as_item else found
+    mapper = EventMapper("conv")
+
+    assert mapped([{"type": "raw_response_event", "data": {"delta": "thinking"}}, event], mapper)[1:] == []
+
+    assert mapper.output().text == "done"
+    assert mapper.output().usage == {"input_tokens": 3, "total_tokens": 5}
+    assert mapper.output("final", {"total_tokens": 9}).usage == {"total_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    "found", [{"role": "user", "content": "hi"}, {"type": "message", "role": "user", "text": "hi"}]
+)
+def test_a_message_of_another_role_is_not_the_output(found: dict[str, Any]) -> None:
+    mapper = EventMapper("conv")
+
+    assert mapped([found, {"type": "run_item_stream_event", "data": found}], mapper) == []
+
+    assert mapper.output().text == ""
+
+
 def test_a_structured_output_is_json() -> None:
     class Answer(BaseModel):
         city: str

@@ -13,6 +13,7 @@ import agents.mcp
 import agents.tool
 import pytest
 from agents import Agent, Handoff, Model, RunResultStreaming, function_tool, handoff
+from agents.models import _run_context as run_context
 from agents.testing import ScriptedModel, assistant_message
 from agents.tool_context import ToolContext
 
@@ -71,12 +72,18 @@ def check_tool_context() -> None:
     assert {"tool_call", "tool_call_id", "tool_arguments"} <= set(ToolContext.__dataclass_fields__)
 
 
+def check_model_run_owner() -> None:
+    with run_context.model_run_context(CANARIES):
+        assert run_context.get_model_run_owner() is CANARIES
+
+
 CANARIES: list[tuple[object, str, Callable[[], None]]] = [
     (Handoff, "_agent_ref", check_handoff_agent_ref),
     (Model, "_cleanup_on_run_end", check_model_cleanup),
     (RunResultStreaming, "run_loop_task", check_run_loop_task),
     (RunResultStreaming, "run_loop_exception", check_run_loop_exception),
     (Agent, "get_mcp_tools", check_get_mcp_tools),
+    (run_context, "get_model_run_owner", check_model_run_owner),
     (agents.tool, "invoke_function_tool", check_invoke_function_tool),
     (agents.tool, "set_function_tool_failure_error_function", check_failure_error_functions),
     (agents.tool, "resolve_function_tool_failure_error_function", check_failure_error_functions),

@@ -14,10 +14,12 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.default_tools import standard_tools
+from magent2.tools.interface import current_scope
 from magent2.tools.registry import tool
+from magent2.tools.subagents import subagent_tools
 from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
 from tests.support.journaled_runs import CrashingBus, message_contents, recorded, tool_steps, work, work_until_crash
-from tests.support.worker_fixture import send
+from tests.support.worker_fixture import send, stream
 from tests.unit.runner.journal.test_sends import AppendRecorder
 
 
@@ -58,7 +60,7 @@ async def test_a_block_that_ends_well_sends_all_in_one_append_with_its_result(
         ["hello Dee"],
     ]
     (together,) = (topics for topics in spying.appends if "chat:Bea" in topics)
-    sent = ["chat:to-Bea", "chat:Bea", "chat:to-Cy", "chat:Cy", "chat:to-Dee", "chat:Dee"]
+    sent = [topic for name in NAMES for topic in (f"chat:to-{name}", f"chat:{name}", f"stream:to-{name}")]
     assert together == ["history:one", "stream:one", "stream:one", *sent]
     assert len(recorded(bus)["c1"]["sends"]) == 3
     (event,) = block_events(bus)
@@ -103,6 +105,41 @@ async def test_now_leaves_although_the_block_fails(bus: MemoryBus, sandbox: Mont
 
     assert message_contents(bus, "chat:Bea") == ["at once"]
     assert blocks.text.endswith("ZeroDivisionError: division by zero\n\n[Messages: 1 NOT sent (script failed)]")
+
+
+async def test_each_call_of_a_block_has_a_key_of_its_own_which_is_the_same_in_every_attempt(
+    bus: MemoryBus, sandbox: MontySandbox
+) -> None:
+    keys: list[str] = []
+
+    @tool
+    def look() -> str:
+        """Look at the key."""
+        scope = current_scope()
+        assert scope is not None
+        keys.append(scope.key)
+        return "looked"
+
+    blocks = Blocks(sandbox, 'look()\nrun_python("look()")\nlook()', look)
+
+    assert await work_until_crash(CrashingBus(bus, on="tool"), blocks.made)
+    await work(bus, blocks.made)
+
+    first, again = keys[:3], keys[3:]
+    assert len(set(first)) == 3
+    assert again == first
+
+
+async def test_a_block_that_fails_reports_the_agents_that_it_has_started(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    code = 'chat_send("agent:Bea", "held")\nassert not start_agent("helper", "dig")["held"]\n1/0'
+    blocks = Blocks(sandbox, code, *subagent_tools(["helper"]))
+
+    await work(bus, blocks.made)
+
+    (child,) = (event["subagent_id"] for event in stream(bus) if event["event"] == "subagent")
+    started = f"[Agents: 1 started and still working: {child}]"
+    assert blocks.text.endswith(f"{started}\n\n[Messages: 1 NOT sent (script failed)]")
+    assert message_contents(bus, "chat:helper") == ["dig"]
 
 
 async def test_a_recorded_block_is_not_run_again(bus: MemoryBus, sandbox: MontySandbox) -> None:

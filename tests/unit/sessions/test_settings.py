@@ -127,16 +127,17 @@ def test_changes_are_told_by_name() -> None:
 # --- what runs see
 
 
-def write(bus: MemoryBus, name: str, agent: str, spec: Mapping[str, Any], said: str = "hi") -> None:
+def write(bus: MemoryBus, name: str, agent: str, spec: Mapping[str, Any], said: str | None = "hi") -> None:
     key = RunKey("one", name, agent)
     seen = run_sync(bus, read_history, "one").last
-    bus.call(Append(records=(key.start(ENVELOPE, spec, seen), key.end("finished", said))))
+    end = () if said is None else (key.end("finished", said),)
+    bus.call(Append(records=(key.start(ENVELOPE, spec, seen), *end)))
 
 
 def shown(bus: MemoryBus, agent: str, spec: Mapping[str, Any]) -> list[str]:
-    write(bus, "last", agent, spec)
+    write(bus, "last", agent, spec, None)
     history = run_sync(bus, read_history, "one")
-    return [str(item["content"]) for item in model_input(history, agent, history.runs["last"], 10).items]
+    return [str(item["content"]) for item in model_input(history, history.runs["last"], 10).items]
 
 
 def test_settings_do_not_disturb_runs_and_the_last_count(bus: MemoryBus) -> None:

@@ -212,7 +212,7 @@ def test_what_a_run_has_seen_is_dead_when_the_run_came_to_nothing(bus: MemoryBus
     see(bus, key, 0, "s1")
     end(bus, key, "m1", status)
 
-    (receipt,) = receipts_of(told(bus), "s1")
+    (receipt,) = receipts_of(told(bus).runs.values(), "s1")
     assert (receipt.status, receipt.turn, receipt.reason is None) == ("dead", 0, False)
 
 

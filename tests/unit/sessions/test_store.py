@@ -60,7 +60,7 @@ async def test_a_post_is_mail_and_an_event_in_one_append(store: InMemorySessionS
     (event,) = await store.events("s1")
     claims = await store.bus.acall(Claim(worker="w", agents=("Dev",), limit=1, lease_s=60))
     assert (event.payload["event"], event.payload["message_id"]) == ("user_message", sent.id)
-    assert claims.lanes[0].mail[0].id == sent.id
+    assert claims.lanes[0].mail[0].payload["id"] == sent.id
     session = await store.get("s1")
     assert session is not None
     assert session.head["last_text"] == "what time is it?"

@@ -9,8 +9,9 @@ import pytest
 from magent2.bus.records import Record
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, RunEvent, SessionEvent
-from magent2.sessions.folds import sum_usage, transcript
-from magent2.sessions.stream import FlatEvent, event_payload, flat_event
+from magent2.sessions.folds import transcript
+from magent2.sessions.history import sum_usage
+from magent2.sessions.stream import FlatEvent, event_payload, flat_event, stream_record
 
 FIELDS = [
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
@@ -40,6 +41,28 @@ def test_every_event_says_whose_it_is_and_when_it_was() -> None:
         7,
         1000,
     )
+
+
+def run_event(status: str) -> dict[str, Any]:
+    return {"event": "run", "conversation_id": "s1", "run_id": "r1", "status": status}
+
+
+def test_a_token_is_a_draft_of_its_run_and_what_ends_the_text_closes_it() -> None:
+    text = {"conversation_id": "s1", "run_id": "r1", "message_id": "r1/0", "text": "hi"}
+
+    assert stream_record({**text, "event": "token"}).draft == "r1"
+    closing = [{**text, "event": "output"}, {**text, "event": "message"}]
+    closing += [run_event(status) for status in ("restarted", "stopped", "failed")]
+    assert [stream_record(event).closes for event in closing] == ["r1"] * 5
+    assert [stream_record(run_event(status)).closes for status in ("started", "finished")] == [None, None]
+
+
+def test_a_token_without_a_run_is_a_draft_of_its_message_or_none() -> None:
+    text = {"conversation_id": "s1", "text": "hi"}
+
+    assert stream_record({**text, "event": "token", "message_id": "m1"}).draft == "m1"
+    assert stream_record({**text, "event": "output", "message_id": "m1"}).closes == "m1"
+    assert stream_record({**text, "event": "token"}).draft is None
 
 
 def test_what_a_person_says_is_a_message() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
+from magent2.background import log_error
 from magent2.telemetry import setup_logging
+from magent2.telemetry.logs import CLIENT_LOGGERS, QUIET_LOGGERS
 from magent2.telemetry.tracing import add_trace_ids_to_logs
 from tests.support.spans import recorded_spans
 
@@ -19,7 +21,8 @@ def _logging_as_before() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    logging.getLogger("uvicorn.access").setLevel(logging.NOTSET)
+    for name in (*QUIET_LOGGERS, *CLIENT_LOGGERS):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def told(log_format: str, **extra: object) -> str:
@@ -77,3 +80,23 @@ def test_a_line_says_which_trace_it_belongs_to(log_format: str) -> None:
     assert span.traceparent.split("-")[1] in inside
     assert span.traceparent.split("-")[2] in inside
     assert "trace_id" not in outside
+
+
+def failure_lines(level: str) -> list[str]:
+    place = io.StringIO()
+    setup_logging("text", level, place)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        log_error("it failed", error, logging.getLogger("magent2.test"), run_id="run-1")
+    return place.getvalue().splitlines()
+
+
+def test_a_failure_is_one_line_with_its_cause() -> None:
+    (line,) = failure_lines("info")
+
+    assert line.endswith("ERROR magent2.test: it failed run_id=run-1 error='ValueError: two\\nlines'")
+
+
+def test_the_traceback_of_a_failure_is_logged_at_debug() -> None:
+    assert any("Traceback" in line for line in failure_lines("debug"))

@@ -10,17 +10,20 @@ import pytest
 from agents import Agent, function_tool
 from agents.testing import assistant_message, function_call
 from opentelemetry import trace
+from prometheus_client import CollectorRegistry
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Leave
 from magent2.errors import ModelRefused
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.telemetry.metrics import RunMetrics
 from magent2.telemetry.observation import RunObserver
 from magent2.tools.chat import function_tools
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
 from tests.support.audit import whole_log
+from tests.support.blocks import Blocks, short_sandbox
 from tests.support.journaled_runs import TURNS_OF_LOOP, CallbackModel, CrashingBus, ToolCallScript
 from tests.support.runners import FailingRunner
 from tests.support.spans import Spans, id_of, parent_of, recorded_spans
@@ -47,9 +50,11 @@ def digging(*calls: tuple[str, str]) -> OpenAIAgentsRunner:
     return OpenAIAgentsRunner(ToolCallScript(*asked).agent(dig, stumble))
 
 
-async def work(bus: Engine, runner: Runner, spans: Spans, worker: str = "w1") -> Outcome:
+async def work(
+    bus: Engine, runner: Runner, spans: Spans, worker: str = "w1", metrics: RunMetrics | None = None
+) -> Outcome:
     (lane,) = bus.call(Claim(worker=worker, agents=(AGENT,), limit=1, lease_s=LEASE_S)).lanes
-    run = LaneRun(bus, lane, runner, observer=RunObserver(None, spans.tracer))
+    run = LaneRun(bus, lane, runner, observer=RunObserver(metrics, spans.tracer))
     return await asyncio.create_task(run.work())
 
 
@@ -179,8 +184,37 @@ async def test_sent_mail_carries_the_span_of_the_send() -> None:
         (mail,) = whole_log(bus, "chat:Bob")
         assert parent_of(sent) == id_of(tool)
         assert sent.kind is trace.SpanKind.PRODUCER
-        assert facts(sent)["messaging.message.id"] == mail.id
+        assert facts(sent)["messaging.message.id"] == mail.payload["id"]
         assert str(mail.headers["traceparent"]).split("-")[2] == f"{id_of(sent):016x}"
+    bus.close()
+
+
+HALF_SENT = """
+chat_send("agent:Bea", "with the result")
+chat_send("agent:Cy", "at once", now=True)
+try:
+    run_python("chat_send('agent:Dee', 'lost')\\n1/0")
+except Exception:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "lost"),
+    [(HALF_SENT, {"agent:Dee"}), (HALF_SENT + "1/0", {"agent:Bea", "agent:Dee"})],
+    ids=["success", "failure"],
+)
+async def test_only_messages_that_were_sent_are_counted_and_the_others_are_marked(code: str, lost: set[str]) -> None:
+    bus, registry, sandbox = MemoryBus(), CollectorRegistry(), short_sandbox()
+    send(bus, "go")
+    with recorded_spans() as spans:
+        runner = OpenAIAgentsRunner(Blocks(sandbox, code).made)
+        await work(bus, runner, spans, metrics=RunMetrics(registry))
+
+        marks = {facts(span)["messaging.destination.name"]: facts(span).get("error.type") for span in spans.of("send")}
+        assert marks == {name: "not_sent" if name in lost else None for name in ("agent:Bea", "agent:Cy", "agent:Dee")}
+        assert registry.get_sample_value("magent2_run_sends_total") == 3 - len(lost)
+    await sandbox.aclose()
     bus.close()
 
 

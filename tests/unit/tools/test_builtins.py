@@ -8,7 +8,7 @@ import pytest
 from agents import CodeInterpreterTool, FileSearchTool, HostedMCPTool, ImageGenerationTool, WebSearchTool
 
 from magent2.errors import SettingsError, UnknownTool
-from magent2.tools.builtins import BUILTINS, UNSAFE_TO_REPEAT, BuiltinTools, ModelKind
+from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
 
 NEEDED: dict[str, dict[str, str]] = {
     "FileSearchTool": {"FILE_SEARCH_VECTOR_STORES": "vs_1, vs_2"},
@@ -21,7 +21,14 @@ NEEDED: dict[str, dict[str, str]] = {
     "ImageGenerationTool": {"IMAGE_GENERATION_MODEL": "gpt-image-1"},
     "CodeInterpreterTool": {"CODE_INTERPRETER_MEMORY": "1g"},
 }
-NEVER = ("ComputerTool", "LocalShellTool")
+# Tools that act on the worker's machine: the function that the model gets, and the variable of its implementation
+IMPLEMENTED = {"ComputerTool": ("computer", "COMPUTER_TOOL"), "LocalShellTool": ("local_shell", "LOCAL_SHELL_TOOL")}
+HERE = "tests.unit.tools.test_builtins:run_command"
+
+
+def run_command(command: list[str]) -> str:
+    """Run a command in a sandbox."""
+    return f"ran {' '.join(command)}"
 
 
 def reading(name: str, **values: str) -> BuiltinTools:
@@ -71,12 +78,41 @@ def test_set_up_but_switched_off_is_told_apart(name: str) -> None:
     assert tools.build(name, "openai") is None
 
 
-@pytest.mark.parametrize("name", NEVER)
-def test_tools_that_act_on_this_machine_are_never_handed_out(name: str) -> None:
+@pytest.mark.parametrize("name", IMPLEMENTED)
+def test_a_tool_that_acts_on_this_machine_says_which_implementation_is_missing(name: str) -> None:
+    variable = IMPLEMENTED[name][1]
     status = reading(name).status_of(name, "openai")
+    broken = reading(name, **{variable: "nowhere_at_all:run"}).status_of(name, "openai")
 
-    assert (status["enabled"], status["available"], status["reason"]) == (True, False, UNSAFE_TO_REPEAT)
-    assert reading(name).build(name, "openai") is None
+    assert (status["enabled"], status["available"]) == (True, False)
+    assert status["missing"] == [f"{variable}=module:function"]
+    assert status["reason"] == f"not set up: {variable}=module:function"
+    assert reading(name).implementation(name, "openai") is None
+    assert (broken["available"], broken["missing"]) == (False, [])
+    assert "No module named 'nowhere_at_all'" in str(broken["reason"])
+
+
+@pytest.mark.parametrize("kind", ["openai", "compatible", "demo", "local"])
+@pytest.mark.parametrize("name", IMPLEMENTED)
+def test_an_implementation_makes_it_a_function_that_never_runs_twice(name: str, kind: ModelKind) -> None:
+    function, variable = IMPLEMENTED[name]
+    tools = reading(name, **{variable: HERE})
+    tool = tools.implementation(name, kind)
+
+    assert tools.status_of(name, kind)["available"]
+    assert tool is not None
+    assert (tool.name, tool.repeat, tool.description) == (function, "never", "Run a command in a sandbox.")
+    assert tools.build(name, kind) is None
+    assert BuiltinTools.read({variable: HERE}).implementation(name, kind) is None  # not enabled
+
+
+def test_only_the_tools_that_the_model_gets_are_given() -> None:
+    tools = reading("WebSearchTool,FileSearchTool,LocalShellTool", LOCAL_SHELL_TOOL=HERE)
+    listed = ("weather", "FunctionTool", "WebSearchTool", "FileSearchTool", "ComputerTool", "LocalShellTool", "a.b")
+
+    assert tools.given(listed, (), "openai") == ["weather", "WebSearchTool", "LocalShellTool", "a.b"]
+    assert tools.given(listed, (), "compatible") == ["weather", "LocalShellTool", "a.b"]
+    assert tools.given(listed, ("WebSearchTool", "LocalShellTool"), "openai") == ["weather", "LocalShellTool", "a.b"]
 
 
 @pytest.mark.parametrize("kind", ["compatible", "demo", "local", "echo"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from magent2.tools.builtins import BUILTINS
+from tests.support.source import parse_module
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "builtin-tools.md").read_text()
@@ -20,7 +21,7 @@ SETTINGS = {*re.findall(r"[A-Z_]{4,}", (ROOT / "magent2/tools/builtins.py").read
 
 def _names(path: Path) -> Iterator[str]:
     """Yield the names that a module defines, as pages write them."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parse_module(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from (node.name, f"{path.stem}.{node.name}")
         if isinstance(node, ast.ClassDef):

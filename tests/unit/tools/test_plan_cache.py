@@ -56,7 +56,7 @@ def texts_of(scope: CallScope) -> list[tuple[str, str]]:
     sends, _ = run_sync(scope.run.bus, plan_held_sends, scope.sends)
     first, *others = (held.append for held in sends)
     records = first.merge(*others).records
-    return [(record.id or "", record.payload["content"]) for record in records if record.topic == "chat:Bea"]
+    return [(record.payload["id"], record.payload["content"]) for record in records if record.topic == "chat:Bea"]
 
 
 def test_messages_that_go_the_same_way_keep_their_own_text_and_id(bus: Counting) -> None:
@@ -90,7 +90,7 @@ def test_messages_to_different_agents_are_each_told_where_theirs_goes(bus: Count
     assert commit(scope) == []
     for name, answer in zip(("Bea", "Cy", "Dee", "Eve"), answers, strict=True):
         assert answer["published_to"] == ["chat:one", f"chat:{name}"]
-        assert [record.id for record in bus.read(f"chat:{name}")] == [answer["envelope_id"]]
+        assert [record.payload["id"] for record in bus.read(f"chat:{name}")] == [answer["envelope_id"]]
 
 
 def test_an_agent_named_like_the_conversation_is_refused_also_behind_others(bus: Counting) -> None:

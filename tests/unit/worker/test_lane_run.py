@@ -13,9 +13,17 @@ from magent2.bus.interface import BusMessage, Engine
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact, Delete, Describe, Erase, Lanes, Leave, OwnedAppend, Read, Settle
-from magent2.errors import BusUnavailable, Magent2Error, StorageCorrupt, TransientError
+from magent2.errors import (
+    BusUnavailable,
+    Magent2Error,
+    ModelRefused,
+    ModelUnavailable,
+    StorageCorrupt,
+    TransientError,
+)
 from magent2.mail.dead_letters import list_dead_letters
 from magent2.mail.delivery import SendOptions
+from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
@@ -24,17 +32,13 @@ from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import stream_record
 from magent2.worker.lane_run import LaneRun, Outcome, RunServices
 from magent2.worker.retry import (
-    ATTEMPTS_MAX,
     CRASHES_MAX,
-    ERROR_TEXT_MAX_CHARS,
-    RUN_RETRY_FIRST_S,
-    RUN_RETRY_MAX_S,
     SUSPECT_AFTER,
     Quarantine,
 )
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.settlement import POSTPONED_S
-from tests.support.flaky_engine import FlakyEngine
+from tests.support.flaky_engine import FlakyEngine, UnexpectedErrors
 from tests.support.manual_clock import ManualClock
 from tests.support.runners import AsyncRunner, FailingRunner, GatedRunner, SyncRunner, output, token
 from tests.support.steerable_run import receipts
@@ -47,6 +51,7 @@ from tests.support.worker_fixture import (
     history,
     kinds,
     outputs,
+    run_worker,
     send,
     stream,
     until,
@@ -125,8 +130,47 @@ async def test_the_output_closes_its_tokens(bus: MemoryBus) -> None:
 
     await work(bus, EchoRunner())
 
-    assert bus.call(Compact("stream:one", min_age_s=0)) == 3
+    assert bus.call(Compact("stream:one", min_age_s=0)).dropped == 3
     assert kinds(stream(bus)) == ["started", "output", "finished"]
+
+
+async def test_the_end_of_a_stopped_run_closes_its_tokens(bus: MemoryBus) -> None:
+    runner = GatedRunner()
+    send(bus, "hello")
+    async with run_worker(bus, runner):
+        await until(lambda: kinds(stream(bus)) == ["started", "token"])
+        command(bus, "stop")
+        await until(lambda: kinds(stream(bus))[-1] == "stopped")
+
+    assert bus.call(Compact("stream:one", min_age_s=0)).dropped == 1
+    assert "token" not in kinds(stream(bus))
+
+
+async def test_the_end_of_a_failed_run_closes_the_tokens_of_all_attempts(bus: MemoryBus) -> None:
+    def script(mail: MessageEnvelope) -> Iterator[Event]:
+        yield token(mail, "he")
+        raise ModelRefused("the model refuses")
+
+    send(bus, "hello")
+    await work(bus, SyncRunner(script))
+
+    assert kinds(stream(bus)) == ["started", "token", "error", "failed"]
+    assert bus.call(Compact("stream:one", min_age_s=0)).dropped == 1
+
+
+async def test_a_restarted_run_closes_the_tokens_of_the_attempt_before(bus: MemoryBus) -> None:
+    runner = GatedRunner()
+    send(bus, "hello")
+    lost = asyncio.create_task(LaneRun(bus, claim_one(bus), runner).work())
+    await until(lambda: kinds(stream(bus)) == ["started", "token"])
+    bus.call(Leave("w1"))
+    again = asyncio.create_task(LaneRun(bus, claim_one(bus, "w2"), runner).work())
+    await until(lambda: kinds(stream(bus)) == ["started", "token", "restarted", "token"])
+
+    assert bus.call(Compact("stream:one", min_age_s=0)).dropped == 1
+    assert kinds(stream(bus)) == ["started", "restarted", "token"]
+    runner.gate.set()
+    await asyncio.gather(lost, again)
 
 
 async def test_the_history_records_input_and_output_of_the_run(bus: MemoryBus) -> None:
@@ -308,17 +352,69 @@ async def test_a_stop_applies_to_suspected_mail_at_once(bus: MemoryBus) -> None:
     assert await work(bus, EchoRunner(), services=RunServices(HistoryCache(bus), quarantine)) is Outcome.STOPPED
 
 
+@pytest.mark.parametrize(
+    ("crashes", "commands", "expected"),
+    [(SUSPECT_AFTER + 1, ["stop"], Outcome.STOPPED), (CRASHES_MAX, [], Outcome.BURIED)],
+)
+async def test_another_suspect_waits_until_the_end_of_stopped_or_given_up_mail_is_written(
+    bus: MemoryBus, crashes: int, commands: list[str], expected: Outcome
+) -> None:
+    engine, quarantine = FlakyEngine(bus), Quarantine()
+    send(bus, "innocent")
+    crash(bus, crashes)
+    for name in commands:
+        command(bus, name)
+    lane = LaneRun(engine, claim_one(bus, "w1"), EchoRunner(), services=RunServices(HistoryCache(bus), quarantine))
+    engine.gate.clear()
+    working = asyncio.create_task(lane.work())
+    entering = asyncio.create_task(quarantine.enter("killer"))
+
+    await until(lambda: engine.in_flight == 1)
+    assert not entering.done(), "a crash now would count against mail that does not run any more"
+    engine.gate.set()
+
+    assert await working is expected
+    assert await entering
+
+
 async def test_a_failed_attempt_does_not_count_as_a_crash(bus: MemoryBus, clock: ManualClock) -> None:
     quarantine = Quarantine()
     assert await quarantine.enter("another")
     runner = FailingRunner(TransientError("busy"))
     send(bus, "hello")
-    for _ in range(ATTEMPTS_MAX - 1):
+    for _ in range(2 * CRASHES_MAX):
         assert await work(bus, runner, services=RunServices(HistoryCache(bus), quarantine)) is Outcome.RETRIED
-        clock.pass_s(RUN_RETRY_MAX_S)
+        clock.pass_s(RUN_RETRY.max_s)
 
-    assert await work(bus, runner, services=RunServices(HistoryCache(bus), quarantine)) is Outcome.BURIED
-    assert dead_letters(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
+
+@pytest.mark.parametrize("jump_s", [-86_400, 0, 86_400])
+async def test_a_run_that_fails_for_longer_than_the_policy_allows_is_buried(
+    bus: MemoryBus, clock: ManualClock, jump_s: float
+) -> None:
+    policy = RetryPolicy(first_s=1.0, max_s=10.0, jitter=0.0, give_up_after_s=95.0)
+    runner, outcomes = FailingRunner(ModelUnavailable("away")), list[Outcome]()
+    send(bus, "hello")
+    while Outcome.BURIED not in outcomes:
+        clock.jump_s(jump_s)
+        outcomes.append(await work(bus, runner, services=RunServices(HistoryCache(bus), retry=policy)))
+        clock.pass_s(policy.max_s)
+
+    assert outcomes == [Outcome.RETRIED] * 10 + [Outcome.BURIED]
+    reason = dead_letters(bus)[0]["reason"]
+    assert reason.startswith("gave up after 11 attempts in 100 s: ModelUnavailable: away (failure id ")
+
+
+async def test_the_time_of_failing_goes_on_when_another_worker_takes_over(bus: MemoryBus, clock: ManualClock) -> None:
+    policy = RetryPolicy(first_s=1.0, max_s=1.0, jitter=0.0, give_up_after_s=100.0)
+    runner = FailingRunner(ModelUnavailable("away"))
+    send(bus, "hello")
+    await work(bus, runner, services=RunServices(HistoryCache(bus), retry=policy))
+    clock.pass_s(99)
+    crash(bus, 1)
+    clock.pass_s(2)
+
+    services = RunServices(HistoryCache(bus), retry=policy)
+    assert await work(bus, runner, "w2", services=services) is Outcome.BURIED
 
 
 async def test_a_crash_does_not_count_as_a_failed_attempt(bus: MemoryBus) -> None:
@@ -326,7 +422,7 @@ async def test_a_crash_does_not_count_as_a_failed_attempt(bus: MemoryBus) -> Non
     crash(bus, CRASHES_MAX - 1)
 
     assert await work(bus, FailingRunner(TransientError("busy"))) is Outcome.RETRIED
-    assert errors(bus)[0]["retry_in_s"] == RUN_RETRY_FIRST_S
+    assert 0 < errors(bus)[0]["retry_in_s"] <= RUN_RETRY.first_s
 
 
 async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: MemoryBus) -> None:
@@ -340,10 +436,13 @@ async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: Memo
 
     assert kinds(stream(bus)) == ["started", "token", "error", "failed"]
     (error,) = errors(bus)
-    assert (error["code"], error["message"]) == ("run_failed", "LookupError: no such page")
+    assert error["code"] == "run_failed"
+    assert error["message"].startswith("LookupError: the run failed; the operator's log has the cause (failure id ")
     assert "retry_in_s" not in error
     (parsed,) = run_sync(bus, list_dead_letters, AGENT)
-    assert (parsed.reason, parsed.attempts, parsed.mail["payload"]["content"]) == (error["message"], 1, "hello")
+    assert parsed.reason.startswith("LookupError: no such page (failure id ")
+    assert parsed.reason[-14:] == error["message"][-14:]
+    assert (parsed.attempts, parsed.mail["payload"]["content"]) == (1, "hello")
     assert kinds(history(bus)) == ["start", "failed"]
     assert lanes(bus) == 0
 
@@ -362,13 +461,14 @@ async def test_a_transient_failure_is_retried_after_a_delay(bus: MemoryBus, cloc
     runner = SyncRunner(script)
     send(bus, "hello")
 
-    assert await work(bus, runner) is Outcome.RETRIED
+    assert await work(bus, runner, services=RunServices(HistoryCache(bus), chance=lambda: 0.0)) is Outcome.RETRIED
     (error,) = errors(bus)
-    assert (error["message"], error["retry_in_s"]) == ("TransientError: the model is busy", RUN_RETRY_FIRST_S)
+    assert error["message"].startswith("TransientError: the model is busy (failure id ")
+    assert error["retry_in_s"] == RUN_RETRY.first_s
     (lane,) = bus.call(Lanes(AGENT))
     assert (lane.state, lane.attempt) == ("later", 1)
 
-    clock.pass_s(RUN_RETRY_FIRST_S)
+    clock.pass_s(RUN_RETRY.first_s)
     assert await work(bus, runner) is Outcome.ANSWERED
     assert kinds(stream(bus)) == ["started", "token", "error", "restarted", "token", "output", "finished"]
     assert outputs(bus) == ["whole"]
@@ -393,25 +493,23 @@ async def test_a_run_that_takes_too_long_is_retried(bus: MemoryBus) -> None:
     assert await work(bus, runner, run_max_s=0.01) is Outcome.RETRIED
 
     assert runner.cancelled == ["hello"]
-    assert errors(bus)[0]["message"] == "TimeoutError: the run took longer than 0.01 s"
+    assert errors(bus)[0]["message"].startswith("RunTimedOut: the run took longer than 0.01 s (failure id ")
 
 
-async def test_the_stream_shows_no_stack_trace_and_the_log_does(
+async def test_the_stream_shows_no_stack_trace_and_the_debug_log_does(
     bus: MemoryBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = FailingRunner(ValueError("x" * 5000))
     send(bus, "hello")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.DEBUG):
         await work(bus, runner)
 
-    assert len(errors(bus)[0]["message"]) == ERROR_TEXT_MAX_CHARS
+    assert "xxx" not in str(stream(bus))
     assert "Traceback" not in str(stream(bus))
     assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "event", ["text", None, {"event": "token", "text": float("nan")}, {"event": "output", "text": "x" * (2 << 20)}]
-)
+@pytest.mark.parametrize("event", ["text", None, {"event": "output", "text": "x" * (2 << 20)}])
 async def test_an_event_that_cannot_be_written_buries_the_mail(bus: MemoryBus, event: Any) -> None:
     send(bus, "hello")
 
@@ -462,12 +560,19 @@ async def test_mail_that_cannot_even_be_buried_is_parked(bus: MemoryBus) -> None
     assert bus.call(Lanes(AGENT))[0].state == "parked"
 
 
-async def test_a_broken_history_buries_the_mail_and_not_the_worker(bus: MemoryBus) -> None:
+async def test_a_broken_history_buries_the_mail_and_not_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magent2.mail.lane_loop.LANE_RETRY_MAX_S", 0.0)
+    bus = MemoryBus()
     bus.publish("history:one", BusMessage("history:one", {"colour": "blue"}))
     send(bus, "hello")
 
-    assert await work(bus, EchoRunner()) is Outcome.BURIED
-    assert errors(bus)[0]["message"].startswith("KeyError: ")
+    async with run_worker(bus, EchoRunner()):
+        await until(lambda: dead_letters(bus))
+        send(bus, "hello", "two")
+        await until(lambda: outputs(bus, "two"))
+
+    assert "KeyError: " in errors(bus)[0]["message"]
+    bus.close()
 
 
 async def test_a_runner_that_cancels_itself_has_failed(bus: MemoryBus) -> None:
@@ -478,7 +583,7 @@ async def test_a_runner_that_cancels_itself_has_failed(bus: MemoryBus) -> None:
     send(bus, "hello")
 
     assert await work(bus, AsyncRunner(script)) is Outcome.BURIED
-    assert "cancelled from inside" in errors(bus)[0]["message"]
+    assert "cancelled from inside" in dead_letters(bus)[0]["reason"]
 
 
 async def test_a_run_waits_for_an_unavailable_bus() -> None:
@@ -500,6 +605,18 @@ async def test_an_error_for_the_operator_ends_the_worker_and_keeps_the_mail() ->
     with pytest.raises(StorageCorrupt):
         await LaneRun(bus, lane, EchoRunner()).work()
     assert lanes(bus) == 1
+
+
+@pytest.mark.parametrize("error", [StorageCorrupt("damaged"), KeyError("a bug of the engine")], ids=repr)
+async def test_mail_is_not_given_up_when_the_history_cannot_be_read(bus: MemoryBus, error: Exception) -> None:
+    send(bus, "hello")
+    lane = claim_one(bus)
+    broken = UnexpectedErrors(bus, Read, [error])
+
+    with pytest.raises(type(error)):
+        await LaneRun(broken, lane, EchoRunner()).work()
+
+    assert (lanes(bus), dead_letters(bus)) == (1, [])
 
 
 async def test_a_fenced_run_writes_nothing(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:

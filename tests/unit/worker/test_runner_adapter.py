@@ -15,8 +15,8 @@ from magent2.errors import InvalidInput
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.runner.run_stream import Event
-from magent2.worker.runner_adapter import QUEUE_MAX, THREAD_NAME, Runner, check_event, events_of
+from magent2.runner.run_stream import QUEUE_MAX, Event
+from magent2.worker.runner_adapter import THREAD_NAME, Runner, check_event, events_of
 from tests.support.runners import AsyncRunner, GatedThreadRunner, SyncRunner, token
 from tests.support.worker_fixture import envelope, until
 

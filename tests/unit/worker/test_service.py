@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
 from magent2.runner.run_stream import Event
 from magent2.worker.lane_run import Outcome
-from magent2.worker.service import WorkerService
+from magent2.worker.service import OWNER_CHECKS_MAX, WorkerService
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.flaky_engine import FlakyEngine
 from tests.support.manual_clock import ManualClock
@@ -277,6 +278,31 @@ async def test_a_worker_that_lost_its_lease_cancels_its_runs_and_continues() -> 
         bus.call(Leave("w2"))
         runner.gate.set()
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
+
+
+async def test_owner_checks_run_side_by_side_up_to_a_limit_and_one_that_fails_stops_no_other(bus: MemoryBus) -> None:
+    class Checked:
+        owner = SimpleNamespace(token="t")
+
+        async def check_owner(self) -> None:
+            running.append(self)
+            most.append(len(running))
+            await gate.wait()
+            running.remove(self)
+            done.append(self)
+            raise KeyError("a bug")
+
+    running: list[Checked] = []
+    done: list[Checked] = []
+    most: list[int] = []
+    gate = asyncio.Event()
+    runs: Any = [Checked() for _ in range(1000)]
+    checks = asyncio.create_task(WorkerService(bus, {AGENT: EchoRunner()}).lease_renewed(runs))
+    await until(lambda: len(running) == OWNER_CHECKS_MAX)
+    gate.set()
+    await checks
+
+    assert (len(done), max(most)) == (1000, OWNER_CHECKS_MAX)
 
 
 async def test_a_lost_lease_is_logged(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:

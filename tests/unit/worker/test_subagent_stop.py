@@ -99,7 +99,7 @@ async def test_a_stop_removes_all_waiting_mail_of_a_subagent_and_has_one_receipt
     assert [envelope["content"] for envelope in asked] == ["dig", "deeper"]
     assert [outcome for _, outcome in receipts(bus, child)] == ["input", "stopped"]
     (left,) = bus.call(Claim(worker="w2", agents=(HELPER,), limit=1, lease_s=60.0)).lanes
-    assert [record.id for record in left.mail] == [later]
+    assert [record.payload["id"] for record in left.mail] == [later]
 
 
 async def test_a_stop_reaches_subagents_that_an_earlier_run_started(bus: Engine, child: str) -> None:

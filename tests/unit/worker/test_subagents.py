@@ -14,12 +14,15 @@ from magent2.bus.log import run_sync
 from magent2.bus.operations import Delete, Describe
 from magent2.errors import Refused
 from magent2.sessions.store import create_session, delete_session
-from magent2.sessions.subagents import DEPTH_MAX
+from magent2.sessions.subagents import DEPTH_MAX, SUBAGENTS_PER_RUN_MAX
+from magent2.tools.interface import call_scope
 from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.lane_run import Outcome
 from tests.support.api.sessions import team_at_work
 from tests.support.engine_wrappers import BeforeFirst
 from tests.support.engines import ENGINES, new_engines
+from tests.support.sending import Facts as CallerFacts
+from tests.support.sending import scope_of
 from tests.support.subagents import subagent_team
 from tests.support.worker_fixture import history, outputs, send, stream, until
 
@@ -96,6 +99,20 @@ def test_only_named_agents_are_started_and_only_to_a_limited_depth(bus: Engine) 
 
     with pytest.raises(Refused, match=f"at most {DEPTH_MAX} deep"):
         start(bus, conversation=conversation)
+
+
+async def test_a_repeat_of_the_last_permitted_start_is_not_refused(bus: Engine) -> None:
+    facts, tool = CallerFacts(bus, agent="boss"), subagent_tools(["helper"])[0]
+
+    async def start_in_call(number: int) -> dict[str, Any]:
+        with call_scope(scope_of(facts, call=f"c{number}")):
+            return dict((await tool.run({"agent": "helper", "task": "dig"}, facts)).typed_result)
+
+    starts = [await start_in_call(number) for number in range(SUBAGENTS_PER_RUN_MAX)]
+
+    assert await start_in_call(SUBAGENTS_PER_RUN_MAX - 1) == starts[-1]
+    with pytest.raises(Refused, match=f"a run starts at most {SUBAGENTS_PER_RUN_MAX}"):
+        await start_in_call(SUBAGENTS_PER_RUN_MAX)
 
 
 def test_only_the_conversation_that_started_a_subagent_can_write_to_it(bus: Engine) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from magent2.bus.memory import MemoryBus
 from magent2.errors import RosterError, SettingsError
 from magent2.runner.config import MAX_TURNS
+from magent2.telemetry.metrics import RunMetrics
+from magent2.telemetry.observation import RunObserver
 from magent2.worker.service import DRAIN_S
 from magent2.worker.team_selection import choose_team
 
@@ -53,6 +57,31 @@ def test_the_model_that_is_used_without_a_key_is_described() -> None:
         choose_team(without_key="demo", environ={"OPENAI_API_KEY": "k"}).model_description == "the SDK's default model"
     )
     assert choose_team(model="small", environ={"OPENAI_API_KEY": "k"}).model_description == "model small"
+
+
+@pytest.mark.parametrize(
+    ("without_key", "description"),
+    [
+        (None, "echo, because OPENAI_API_KEY is not set"),
+        ("demo", "the demo model, because OPENAI_API_KEY is not set"),
+    ],
+)
+def test_a_model_of_the_environment_is_not_used_without_a_key(
+    without_key: str | None, description: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    variables = {"AGENT_NAME": "Dev", "AGENT_MODEL": "gpt-4o-mini"}
+
+    team = choose_team(without_key=without_key, environ=variables)
+
+    assert (team.names, team.model_description) == (("Dev",), description)
+    assert [(record.message, record.model, record.answers) for record in caplog.records] == [  # type: ignore[attr-defined]
+        ("AGENT_MODEL is not used, because OPENAI_API_KEY is not set", "gpt-4o-mini", without_key or "echo")
+    ]
+
+
+def test_a_model_of_the_command_line_needs_a_key() -> None:
+    with pytest.raises(SettingsError, match="'large' needs OPENAI_API_KEY"):
+        choose_team(model="large", environ={"AGENT_MODEL": "small"})
 
 
 @pytest.mark.parametrize(("names", "variables"), [(["Bob"], {}), ([], {"AGENT_NAME": "Bob"})])
@@ -165,3 +194,21 @@ async def test_a_worker_uses_the_limits_of_its_team(file: Path) -> None:
     )
     assert (told.lane_loop.concurrency, choose_team(environ={}).service(bus).drain_s) == (9, DRAIN_S)
     await bus.aclose()
+
+
+def test_threads_for_tools_have_the_limits_of_the_file_and_of_the_environment_and_are_measured(file: Path) -> None:
+    file.write_text(f"{FILE}[limits]\ntool_threads_max = 3\ntool_threads_per_principal_max = 3\n")
+    team = choose_team(file=file, environ={"MAGENT2_LIMIT_TOOL_THREADS_PER_PRINCIPAL_MAX": "2"})
+    metrics, released = RunMetrics(), threading.Event()
+    team.service(MemoryBus(), observer=RunObserver(metrics))
+
+    for principal in ("user:ann", "user:bob"):
+        for _ in range(5):
+            team.runner.tool_threads.submit(principal, released.wait, 60.0)
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    released.set()
+
+    assert 'magent2_tool_threads{state="busy"} 3.0' in lines
+    assert 'magent2_tool_threads{state="waiting"} 7.0' in lines
+    assert 'magent2_sandbox_processes{state="busy"} 0.0' in lines
+    assert 'magent2_sandbox_processes{state="waiting"} 0.0' in lines

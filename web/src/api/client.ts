@@ -1,11 +1,12 @@
 // The client of the session API: one method per route that the page uses.
 import { ApiError } from "./errors";
 import type {
-  AcceptedMessage, AgentList, Approval, ApprovalList, EventPage, DeadLetterList, CurrentUser, OutboxItem, OutboxList, ScenarioList, SessionList,
-  CreatedSession, SessionDetails, SessionUsage, ToolResult, ToolList, ToolsStatus,
+  AcceptedMessage, AgentList, Approval, ApprovalList, EventPage, DeadLetterList, CurrentUser, OutboxItem, OutboxList, ScenarioList, SessionCounts, SessionList,
+  CreatedSession, SessionDetails, SessionState, SessionUsage, ToolResult, ToolList, ToolsStatus,
 } from "./types";
 
 const REQUEST_TIMEOUT_MS = 90_000; // longer than any wait that the server allows
+const PROBE_TIMEOUT_MS = 8_000;
 const DOWNLOAD_TIMEOUT_MS = 300_000; // 8 MB over a slow connection
 
 export interface NewMessage {
@@ -13,6 +14,15 @@ export interface NewMessage {
   text: string;
   clientMessageId: string;
 }
+
+export interface SessionQuery {
+  q?: string;
+  state?: SessionState | null;
+  /** `next` of the page before. */
+  before?: string | null;
+}
+
+export const SESSIONS_PAGE = 100; // also the number of sessions that the server keeps up to date on a stream
 
 export class ApiClient {
   constructor(
@@ -24,8 +34,9 @@ export class ApiClient {
   scenarios = (): Promise<ScenarioList> => this.get("api/scenarios");
   tools = (): Promise<ToolList> => this.get("api/tools/list");
   toolsStatus = (): Promise<ToolsStatus> => this.get("api/tools/config/status");
-  sessions = (q: string, before: string | null): Promise<SessionList> =>
-    this.get(`api/sdk/sessions?${new URLSearchParams({ limit: "50", ...(q && { q }), ...(before && { before }) })}`);
+  sessions = ({ q, state, before }: SessionQuery = {}): Promise<SessionList> =>
+    this.get(`api/sdk/sessions?${new URLSearchParams({ limit: String(SESSIONS_PAGE), ...(q && { q }), ...(state && { state }), ...(before && { before }) })}`);
+  sessionCounts = (): Promise<SessionCounts> => this.get("api/sdk/sessions/counts");
   session = (id: string): Promise<SessionDetails> => this.get(sessionPath(id));
   events = (id: string, since: number, limit: number): Promise<EventPage> =>
     this.get(`${sessionPath(id)}/events?since=${since}&limit=${limit}`);
@@ -46,7 +57,7 @@ export class ApiClient {
   stop = (id: string, mode: "now" | "after_turn"): Promise<unknown> => this.post(`${sessionPath(id)}/stop`, { mode });
   retry = (id: string, messageId: string): Promise<unknown> => this.post(`${sessionPath(id)}/retry`, { message_id: messageId });
   decide = (id: string, callId: string, decision: "approve" | "reject", reason?: string): Promise<Approval> =>
-    this.post(`${sessionPath(id)}/approvals/${encodeURIComponent(callId)}`, { decision, ...(reason && { reason }) });
+    this.post(`${sessionPath(id)}/approvals/${pathPart(callId)}`, { decision, ...(reason && { reason }) });
   renameSession = (id: string, title: string): Promise<unknown> => this.call("PATCH", sessionPath(id), { title });
   deleteSession = (id: string): Promise<unknown> => this.call("DELETE", sessionPath(id));
   setActiveAgent = (id: string, agent: string): Promise<unknown> =>
@@ -89,7 +100,20 @@ export class ApiClient {
       signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS),
     });
     if (!response.ok) throw await ApiError.fromResponse(response);
-    return (response.status === 204 ? undefined : await response.json()) as T;
+    return (response.status === 204 ? undefined : await readJson(response)) as T;
+  }
+
+  /** Whether the server answers ordinary requests, within a few seconds. */
+  async isReachable(): Promise<boolean> {
+    try {
+      const response = await this.fetch("api/sdk/sessions?limit=1", { signal: AbortSignal.timeout(PROBE_TIMEOUT_MS) });
+      if (!response.ok) return false;
+      await readJson(response);
+      return true;
+    } catch (error) {
+      if (error instanceof ApiError) return false;
+      throw error;
+    }
   }
 
   async fetch(path: string, init: RequestInit): Promise<Response> {
@@ -104,18 +128,34 @@ export class ApiClient {
   }
 }
 
+/** The body as JSON. A proxy may answer in place of the server with a page of its own. */
+async function readJson(response: Response): Promise<unknown> {
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error instanceof SyntaxError || error instanceof TypeError || isTimeout(error)) throw new ApiError(0, "not_json", "The answer is not from the server.");
+    throw error;
+  }
+}
+
 function isTimeout(error: unknown): boolean {
   return error instanceof DOMException && error.name === "TimeoutError";
 }
 
+/** One part of a path. Browsers remove "." and ".." from paths, also when they are encoded. */
+function pathPart(id: string): string {
+  if (id === "." || id === "..") throw new ApiError(422, "bad_address", `"${id}" cannot be used as an id`);
+  return encodeURIComponent(id);
+}
+
 function sessionPath(sessionId: string): string {
-  return `api/sdk/session/${encodeURIComponent(sessionId)}`;
+  return `api/sdk/session/${pathPart(sessionId)}`;
 }
 
 function outboxItemPath(item: OutboxItem): string {
-  return `api/outbox/${encodeURIComponent(item.connector)}/${encodeURIComponent(item.id)}`;
+  return `api/outbox/${pathPart(item.connector)}/${pathPart(item.id)}`;
 }
 
 function deadLetterPath(agent: string, seq: number): string {
-  return `api/dead/${encodeURIComponent(agent)}/${seq}`;
+  return `api/dead/${pathPart(agent)}/${seq}`;
 }

@@ -185,6 +185,7 @@ export type components = {
          * ApprovalInfo
          * @description A tool call that needs approval, and the decision. `args` are the arguments as the model wrote them.
          * @example {
+         *       "session_id": "s-1",
          *       "call_id": "call-1",
          *       "tool": "refund",
          *       "args": {
@@ -219,6 +220,8 @@ export type components = {
             reason: string | null;
             /** Run Id */
             run_id: string;
+            /** Session Id */
+            session_id: string;
             /**
              * Status
              * @enum {string}
@@ -236,6 +239,7 @@ export type components = {
          *       "session_id": "s-1",
          *       "approvals": [
          *         {
+         *           "session_id": "s-1",
          *           "call_id": "call-1",
          *           "tool": "refund",
          *           "args": {
@@ -376,6 +380,41 @@ export type components = {
             }[];
         };
         /**
+         * ChannelRequest
+         * @description Create a channel or change its members.
+         * @example {
+         *       "name": "launch",
+         *       "action": "join",
+         *       "username": "bob",
+         *       "user": "bob",
+         *       "agent": "general"
+         *     }
+         */
+        ChannelRequest: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "create" | "join" | "leave" | "lead" | "remove";
+            /**
+             * Agent
+             * @description for `create` and `join`
+             */
+            agent?: string | null;
+            /** Name */
+            name: string;
+            /**
+             * User
+             * @description the user whom the agent acts for; for `create` and `join`
+             */
+            user?: string | null;
+            /**
+             * Username
+             * @description the member that the action is about; for `create`, the leader
+             */
+            username?: string | null;
+        };
+        /**
          * ConnectorInfo
          * @description A connector and what it can deliver.
          * @example {
@@ -422,6 +461,34 @@ export type components = {
             connectors: components["schemas"]["ConnectorInfo"][];
         };
         /**
+         * ConnectorRequest
+         * @description Create or replace a connector.
+         * @example {
+         *       "id": "hook",
+         *       "kind": "webhook",
+         *       "config": {
+         *         "secret": "at-least-16-characters",
+         *         "url": "https://example.com/in"
+         *       }
+         *     }
+         */
+        ConnectorRequest: {
+            /**
+             * Config
+             * @description of a webhook: url, secret_env or secret, takes_key, …
+             */
+            config?: {
+                [key: string]: string | boolean;
+            };
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "console" | "webhook";
+        };
+        /**
          * Conversation
          * @description A session as it is stored, with its last run (`format=record`).
          * @example {
@@ -431,7 +498,8 @@ export type components = {
          *       "title": "Oslo",
          *       "run_status": "finished",
          *       "last_active_at": "2026-11-16T12:00:00Z",
-         *       "usage": {
+         *       "usage": null,
+         *       "last_run_usage": {
          *         "total_tokens": 42
          *       }
          *     }
@@ -446,13 +514,23 @@ export type components = {
              * Format: date-time
              */
             last_active_at: string;
+            /**
+             * Last Run Usage
+             * @description tokens of the last run that finished
+             */
+            last_run_usage?: {
+                [key: string]: unknown;
+            } | null;
             /** Last Seq */
             last_seq: number;
             /** Run Status */
             run_status: string | null;
             /** Title */
             title: string | null;
-            /** Usage */
+            /**
+             * Usage
+             * @description tokens of all runs that finished; null in a list
+             */
             usage: {
                 [key: string]: unknown;
             } | null;
@@ -469,7 +547,8 @@ export type components = {
          *           "title": "Oslo",
          *           "run_status": "finished",
          *           "last_active_at": "2026-11-16T12:00:00Z",
-         *           "usage": {
+         *           "usage": null,
+         *           "last_run_usage": {
          *             "total_tokens": 42
          *           }
          *         }
@@ -539,6 +618,96 @@ export type components = {
             next: number | null;
         };
         /**
+         * DeadLettersRequest
+         * @description Retry or drop the dead letters that meet all of these conditions. `all` is needed only without a condition.
+         * @example {
+         *       "action": "retry",
+         *       "agent": "general",
+         *       "since": "2026-09-21T14:00:00Z",
+         *       "reason": "503",
+         *       "dry_run": true
+         *     }
+         */
+        DeadLettersRequest: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "retry" | "drop";
+            /**
+             * After
+             * @description `next` of the batch before
+             */
+            after?: string | null;
+            /**
+             * Agent
+             * @description letters of this agent
+             */
+            agent?: string | null;
+            /**
+             * All
+             * @description letters of every agent, time and reason
+             * @default false
+             */
+            all: boolean;
+            /**
+             * Dry Run
+             * @description only say which letters are meant; change nothing
+             * @default false
+             */
+            dry_run: boolean;
+            /**
+             * Reason
+             * @description letters whose reason contains this text
+             */
+            reason?: string | null;
+            /**
+             * Since
+             * @description letters that were buried at this time or later
+             */
+            since?: string | null;
+        };
+        /**
+         * DeadLettersResponse
+         * @description The dead letters that were retried or dropped by this request, which handles a limited number of them.
+         * @example {
+         *       "letters": [],
+         *       "refused": [],
+         *       "next": null
+         *     }
+         */
+        DeadLettersResponse: {
+            /** Letters */
+            letters: components["schemas"]["DeadLetterInfo"][];
+            /**
+             * Next
+             * @description send the request again with it as `after`; null when all are done
+             */
+            next: string | null;
+            /** Refused */
+            refused: components["schemas"]["RefusedDeadLetter"][];
+        };
+        /**
+         * DecisionRequest
+         * @description Approve or reject a tool call.
+         * @example {
+         *       "decision": "reject",
+         *       "reason": "too dear"
+         *     }
+         */
+        DecisionRequest: {
+            /**
+             * Decision
+             * @enum {string}
+             */
+            decision: "approve" | "reject";
+            /**
+             * Reason
+             * @description of a rejection; the model receives it
+             */
+            reason?: string | null;
+        };
+        /**
          * FriendInfo
          * @description The friendship with another user.
          * @example {
@@ -581,6 +750,23 @@ export type components = {
         FriendList: {
             /** Friends */
             friends: components["schemas"]["FriendInfo"][];
+        };
+        /**
+         * FriendRequest
+         * @description Change the friendship with another user.
+         * @example {
+         *       "nametag": "@bob",
+         *       "action": "request"
+         *     }
+         */
+        FriendRequest: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "request" | "accept" | "refuse" | "remove";
+            /** Nametag */
+            nametag: string;
         };
         /**
          * HealthResponse
@@ -674,6 +860,32 @@ export type components = {
             waiting: number;
         };
         /**
+         * MessageRequest
+         * @description Send a user message to a session.
+         * @example {
+         *       "session_id": "s-1",
+         *       "user_input": "weather in Oslo",
+         *       "client_message_id": "m-1"
+         *     }
+         */
+        MessageRequest: {
+            /**
+             * Client Message Id
+             * @description idempotency key: the message is accepted once per key, and a repeat gets the same response
+             */
+            client_message_id?: string | null;
+            /** Session Id */
+            session_id: string;
+            /** User Input */
+            user_input: string;
+            /**
+             * Wait
+             * @description wait up to a minute for the reply; else respond with 202 at once
+             * @default true
+             */
+            wait: boolean;
+        };
+        /**
          * MessageResponse
          * @description The reply to a message. `message_id` is the reply's id; `reply_to` is the id of the message that it answers.
          * @example {
@@ -737,7 +949,10 @@ export type components = {
             session_id: string;
             /** Tool Calls */
             tool_calls: components["schemas"]["ToolCall"][];
-            /** Usage */
+            /**
+             * Usage
+             * @description tokens of the run that answered
+             */
             usage: {
                 [key: string]: unknown;
             } | null;
@@ -807,6 +1022,39 @@ export type components = {
             items: components["schemas"]["OutboxItemInfo"][];
         };
         /**
+         * PendingApprovalPage
+         * @description The tool calls of the caller's sessions that wait for approval, most recently active session first.
+         * @example {
+         *       "approvals": [
+         *         {
+         *           "session_id": "s-1",
+         *           "call_id": "call-1",
+         *           "tool": "refund",
+         *           "args": {
+         *             "order": "7"
+         *           },
+         *           "agent_id": "support",
+         *           "run_id": "run-5f…",
+         *           "turn": 0,
+         *           "status": "pending",
+         *           "expires_at": "2026-01-02T03:04:05Z",
+         *           "decided_by": null,
+         *           "reason": null
+         *         }
+         *       ],
+         *       "next": null
+         *     }
+         */
+        PendingApprovalPage: {
+            /** Approvals */
+            approvals: components["schemas"]["ApprovalInfo"][];
+            /**
+             * Next
+             * @description pass it as `before` to get the next page; null on the last page
+             */
+            next: string | null;
+        };
+        /**
          * PrincipalInfo
          * @description The caller. `principal` owns the conversations that they start and signs the messages that they send.
          * @example {
@@ -845,11 +1093,14 @@ export type components = {
         };
         /**
          * ReadyResponse
-         * @description The gateway can reach its bus and accepts requests.
+         * @description The gateway can reach its bus, which takes writes, and accepts requests.
          */
         ReadyResponse: {
-            /** Engine */
-            engine: string;
+            /**
+             * Engine
+             * @description of the bus; only with the gateway's token
+             */
+            engine?: string | null;
             /**
              * Status
              * @default ready
@@ -889,6 +1140,55 @@ export type components = {
             has_more: boolean;
             /** Next Since */
             next_since: number;
+        };
+        /**
+         * RefusedDeadLetter
+         * @description A dead letter that could not be retried. It stays in the list.
+         */
+        RefusedDeadLetter: {
+            /** Agent */
+            agent: string;
+            /** Error */
+            error: string;
+            /** Seq */
+            seq: number;
+        };
+        /**
+         * RetryRequest
+         * @description Answer a message again.
+         * @example {
+         *       "message_id": "msg-8c…"
+         *     }
+         */
+        RetryRequest: {
+            /**
+             * Message Id
+             * @description of the message or of its reply
+             */
+            message_id: string;
+        };
+        /**
+         * RouteRequest
+         * @description Choose the agent that answers a message.
+         * @example {
+         *       "scenario_id": "default",
+         *       "session_id": "s-1",
+         *       "last_user_text": "the printer is broken"
+         *     }
+         */
+        RouteRequest: {
+            /**
+             * Last User Text
+             * @description the session's last message if omitted
+             */
+            last_user_text?: string | null;
+            /**
+             * Scenario Id
+             * @description the session's scenario if omitted
+             */
+            scenario_id?: string | null;
+            /** Session Id */
+            session_id?: string | null;
         };
         /**
          * RouteResponse
@@ -985,6 +1285,37 @@ export type components = {
             scenarios: components["schemas"]["ScenarioInfo"][];
         };
         /**
+         * SendRequest
+         * @description An addressed message.
+         */
+        SendRequest: {
+            /** Content */
+            content?: string | null;
+            /** Conversation Id */
+            conversation_id: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at?: string;
+            /** Id */
+            id?: string;
+            /** Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            };
+            /** Recipient */
+            recipient: string;
+            /** Sender */
+            sender?: string;
+            /**
+             * Type
+             * @default message
+             * @enum {string}
+             */
+            type: "message" | "control";
+        };
+        /**
          * SendResponse
          * @description The message was accepted. Follow the conversation's stream after `seq` to see the reply.
          */
@@ -1005,6 +1336,29 @@ export type components = {
             status: "ok";
             /** Topic */
             topic: string;
+        };
+        /**
+         * SessionCounts
+         * @description How many sessions wait for an approval, are running, or have failed, by their last run.
+         * @example {
+         *       "waiting": 1,
+         *       "running": 2,
+         *       "failed": 0,
+         *       "complete": true
+         *     }
+         */
+        SessionCounts: {
+            /**
+             * Complete
+             * @description false if only the most recently active 5000 sessions were counted
+             */
+            complete: boolean;
+            /** Failed */
+            failed: number;
+            /** Running */
+            running: number;
+            /** Waiting */
+            waiting: number;
         };
         /**
          * SessionInfo
@@ -1051,7 +1405,10 @@ export type components = {
             state: "idle" | "running";
             /** Title */
             title: string | null;
-            /** Usage */
+            /**
+             * Usage
+             * @description tokens of all runs that finished
+             */
             usage?: {
                 [key: string]: unknown;
             } | null;
@@ -1085,6 +1442,43 @@ export type components = {
             next: string | null;
             /** Sessions */
             sessions: components["schemas"]["SessionSummary"][];
+        };
+        /**
+         * SessionRequest
+         * @description Create a session with these settings, or change them.
+         *
+         *     Omitted fields keep their value. An empty text clears one.
+         * @example {
+         *       "agent_name": "general",
+         *       "instructions": "Answer in one sentence.",
+         *       "scenario_id": "default"
+         *     }
+         */
+        SessionRequest: {
+            /**
+             * Agent Name
+             * @description the active agent; the scenario's root agent if omitted
+             */
+            agent_name?: string | null;
+            /**
+             * Instructions
+             * @description replaces the agent's own instructions in this session
+             */
+            instructions?: string | null;
+            /** Model */
+            model?: string | null;
+            /**
+             * Overlay
+             * @description appended to the instructions of every agent in this session
+             */
+            overlay?: string | null;
+            /** Scenario Id */
+            scenario_id?: string | null;
+            /**
+             * Session Id
+             * @description generated if omitted
+             */
+            session_id?: string | null;
         };
         /**
          * SessionSettings
@@ -1217,10 +1611,42 @@ export type components = {
             runs: number;
             /** Session Id */
             session_id: string;
-            /** Usage */
+            /**
+             * Usage
+             * @description tokens of all runs that finished
+             */
             usage: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * SteerRequest
+         * @description Send a message to runs that are in progress.
+         * @example {
+         *       "text": "in Celsius, please",
+         *       "client_message_id": "s-1",
+         *       "require_active": true
+         *     }
+         */
+        SteerRequest: {
+            /**
+             * Client Message Id
+             * @description idempotency key: the message is accepted once per key
+             */
+            client_message_id?: string | null;
+            /**
+             * Require Active
+             * @description refuse the message if no run is in progress
+             * @default false
+             */
+            require_active: boolean;
+            /**
+             * Target
+             * @description an agent; if omitted, every agent with a run in progress
+             */
+            target?: string | null;
+            /** Text */
+            text: string;
         };
         /**
          * SteerResponse
@@ -1250,6 +1676,31 @@ export type components = {
              * @constant
              */
             status: "accepted";
+        };
+        /**
+         * StopRequest
+         * @description Stop the run of a session, at once or after the current turn.
+         * @example {
+         *       "mode": "now"
+         *     }
+         */
+        StopRequest: {
+            /**
+             * Agent
+             * @description the agent to stop; the agent that runs if omitted
+             */
+            agent?: string | null;
+            /**
+             * Mode
+             * @default now
+             * @enum {string}
+             */
+            mode: "now" | "after_turn";
+            /**
+             * Sender
+             * @description for administrators: send the command as this sender
+             */
+            sender?: string | null;
         };
         /**
          * StopResponse
@@ -1351,6 +1802,48 @@ export type components = {
             swarms: components["schemas"]["SwarmInfo"][];
         };
         /**
+         * SwarmRequest
+         * @description Create a swarm or change who may contact it.
+         * @example {
+         *       "nametag": "@desk",
+         *       "action": "create",
+         *       "agent": "support"
+         *     }
+         */
+        SwarmRequest: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "create" | "open" | "close" | "let_in" | "put_out" | "block" | "unblock" | "remove";
+            /**
+             * Agent
+             * @description the answering agent; for `create`
+             */
+            agent?: string | null;
+            /** Nametag */
+            nametag: string;
+            /**
+             * User
+             * @description the user to let in, put out, block or unblock
+             */
+            user?: string | null;
+        };
+        /**
+         * SwitchRequest
+         * @description Make an agent the active agent of a session.
+         * @example {
+         *       "session_id": "s-1",
+         *       "agent_name": "sales"
+         *     }
+         */
+        SwitchRequest: {
+            /** Agent Name */
+            agent_name: string;
+            /** Session Id */
+            session_id: string;
+        };
+        /**
          * SwitchResponse
          * @description The active agent of a session after a switch.
          * @example {
@@ -1381,11 +1874,15 @@ export type components = {
          *       "tools": [
          *         "weather"
          *       ],
-         *       "mcp": [],
+         *       "mcp": [
+         *         "files"
+         *       ],
+         *       "mcp_tools": {},
          *       "handoffs": [
          *         "sales",
          *         "support"
          *       ],
+         *       "subagents": [],
          *       "scenarios": [
          *         "default"
          *       ],
@@ -1400,8 +1897,18 @@ export type components = {
             alive: boolean | null;
             /** Handoffs */
             handoffs: string[];
-            /** Mcp */
+            /**
+             * Mcp
+             * @description MCP servers of which the agent may use all tools
+             */
             mcp: string[];
+            /**
+             * Mcp Tools
+             * @description tools of MCP servers that the agent may use, by server; null: all that the server has
+             */
+            mcp_tools: {
+                [key: string]: string[] | null;
+            };
             /** Model */
             model: string | null;
             /** Name */
@@ -1410,6 +1917,11 @@ export type components = {
             role: string;
             /** Scenarios */
             scenarios: string[];
+            /**
+             * Subagents
+             * @description agents that it may start for a task
+             */
+            subagents: string[];
             /**
              * Tools
              * @description all tools that the agent may use
@@ -1431,11 +1943,15 @@ export type components = {
          *           "tools": [
          *             "weather"
          *           ],
-         *           "mcp": [],
+         *           "mcp": [
+         *             "files"
+         *           ],
+         *           "mcp_tools": {},
          *           "handoffs": [
          *             "sales",
          *             "support"
          *           ],
+         *           "subagents": [],
          *           "scenarios": [
          *             "default"
          *           ],
@@ -1447,6 +1963,20 @@ export type components = {
         TeamAgentList: {
             /** Agents */
             agents: components["schemas"]["TeamAgent"][];
+        };
+        /**
+         * TitleRequest
+         * @description Set the title of a session.
+         * @example {
+         *       "title": "A trip to Oslo"
+         *     }
+         */
+        TitleRequest: {
+            /**
+             * Title
+             * @description an empty text removes the title
+             */
+            title: string;
         };
         /**
          * ToolCall
@@ -1560,6 +2090,33 @@ export type components = {
         ToolList: {
             /** Tools */
             tools: components["schemas"]["ToolInfo"][];
+        };
+        /**
+         * ToolRunRequest
+         * @description Run a tool manually, without a model.
+         * @example {
+         *       "session_id": "s-1",
+         *       "tool": "weather",
+         *       "args": {
+         *         "city": "Oslo"
+         *       },
+         *       "client_message_id": "call-1"
+         *     }
+         */
+        ToolRunRequest: {
+            /** Args */
+            args?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Client Message Id
+             * @description idempotency key: the tool runs once per key, and a repeat gets the same result
+             */
+            client_message_id?: string | null;
+            /** Session Id */
+            session_id: string;
+            /** Tool */
+            tool: string;
         };
         /**
          * ToolRunResponse
@@ -1754,6 +2311,39 @@ export type components = {
         UserList: {
             /** Users */
             users: components["schemas"]["UserInfo"][];
+        };
+        /**
+         * UserRequest
+         * @description Create or change a user. Omitted fields keep their value.
+         * @example {
+         *       "id": "ann",
+         *       "nametag": "ann",
+         *       "agent": "general"
+         *     }
+         */
+        UserRequest: {
+            /**
+             * Agent
+             * @description their foreground agent, which answers for them
+             */
+            agent?: string | null;
+            /**
+             * Connector
+             * @description the connector that reaches them; `web` by default
+             */
+            connector?: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Nametag
+             * @description required for a new user; it cannot change
+             */
+            nametag?: string | null;
+            /**
+             * Target
+             * @description their id at the connector
+             */
+            target?: string | null;
         };
     };
     responses: never;

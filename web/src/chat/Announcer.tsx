@@ -28,6 +28,13 @@ export function Announcer({ session, fresh }: { session: SessionState; fresh: bo
   );
 }
 
+const FAILURE_TEXTS = {
+  retrying: "The run failed and is retried.",
+  failed: "The run failed.",
+  recovered: "The retry succeeded.",
+  stopped: "The retries were stopped.",
+};
+
 interface Announcement {
   key: string;
   text: string;
@@ -43,6 +50,7 @@ function announcementsFor(item: LogItem): Announcement[] {
       : [{ key: `${key}/${item.status}`, text: `${item.tool}: ${item.status}.` }];
     case "subagent": return [{ key, text: `${item.agent ?? "An agent"} started ${item.name}.` }];
     case "notice": return [{ key, text: item.text }];
+    case "failure": return [{ key: `${key}/${item.status}`, text: FAILURE_TEXTS[item.status] }];
     case "tool": return item.status === "error" ? [{ key, text: `${item.name} failed.` }] : [];
     case "user": return [];
   }

@@ -1,9 +1,9 @@
 // A tool call that needs approval: its arguments, the form to decide, and the decision.
 import { type FormEvent, type ReactElement, useEffect, useState } from "react";
 import type { ApprovalItem } from "../fold/state";
-import { Badge, Button } from "../ui/common";
+import { Badge, Button, LongText } from "../ui/common";
 import { useApp } from "../ui/context";
-import { formatDateTime, formatTime, formatTimeLeft } from "../ui/format";
+import { formatDateTime, formatJson, formatTime, formatTimeLeft } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { useAction } from "../ui/requests";
 
@@ -51,7 +51,7 @@ function Arguments({ item }: { item: ApprovalItem }): ReactElement {
   };
   return (
     <>
-      <pre tabIndex={0} aria-label="Arguments" className="mt-2 max-h-72 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-[12.5px] whitespace-pre-wrap wrap-anywhere">{JSON.stringify(args, null, 2)}</pre>
+      <pre tabIndex={0} aria-label="Arguments" className="mt-2 max-h-72 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-[12.5px] whitespace-pre-wrap wrap-anywhere"><LongText text={formatJson(args)} /></pre>
       {truncated && <button type="button" disabled={busy} onClick={showAll} className="mt-1 text-xs font-medium text-accent-ink underline">Show full arguments</button>}
       {error && <p role="alert" className="mt-1 text-sm text-bad">{error}</p>}
     </>

@@ -28,6 +28,7 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
   const id = useObservable(app.current)?.id ?? "";
   const [text, setText] = useDraft(id);
   const canSteer = useObservable(app.routes).has("/api/sdk/session/{session_id}/steer");
+  const offline = useObservable(app.connectionStatus).state === "offline";
   const tooLong = text.length > TEXT_MAX_CHARS;
   const send = (event?: FormEvent): void => {
     event?.preventDefault();
@@ -44,14 +45,14 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
   return (
     <form onSubmit={send} className="mx-auto w-full max-w-3xl px-4 pb-[max(0.9rem,env(safe-area-inset-bottom))] sm:px-6">
       <div className="flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 pl-4 shadow-sm focus-within:border-accent">
-        <MessageField text={text} setText={setText} press={press} hint={placeholderText(run, paused, canSteer, agent)} />
+        <MessageField text={text} setText={setText} press={press} hint={offline ? "Write a message. It is sent when the connection is back." : placeholderText(run, paused, canSteer, agent)} />
         {run !== null && <StopButton run={run} id={id} />}
         <button type="submit" disabled={text.trim() === "" || tooLong} title="Send (Enter)" className="inline-flex h-9 shrink-0 items-center justify-center gap-1.5 rounded-xl px-3 text-sm font-medium bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
           <Icon name="send" size={16} className="max-sm:hidden" /> {run !== null && canSteer ? "Steer" : "Send"}
         </button>
       </div>
       <p className="mt-1.5 flex h-4 justify-between gap-3 truncate px-1 text-xs text-faint">
-        <span className="truncate">{tooLong ? `This message is ${plural(text.length - TEXT_MAX_CHARS, "character")} too long.` : hintText(run, paused, canSteer)}</span>
+        <span className="truncate">{tooLong ? `This message is ${plural(text.length - TEXT_MAX_CHARS, "character")} too long.` : offline ? "No connection: the state of the conversation is not known." : hintText(run, paused, canSteer)}</span>
         <span className="hidden shrink-0 sm:inline">Enter to send, Shift+Enter for a new line</span>
       </p>
     </form>

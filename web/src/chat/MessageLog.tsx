@@ -3,9 +3,10 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactElement, type RefObject, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import type { SessionState } from "../fold/state";
 import type { PendingMessages } from "../store/sender";
+import { ErrorBoundary } from "../ui/boundary";
 import { Icon } from "../ui/icons";
 import { type Row, rowsOf } from "./rows";
-import { RowView } from "./RowView";
+import { FailedRow, RowView } from "./RowView";
 
 const NEAR_END_PX = 90;
 const OVERSCAN = 6;
@@ -41,7 +42,7 @@ export function MessageLog({ session, pending }: Props): ReactElement {
             const row = rows[virtual.index];
             return row === undefined ? null : (
               <div key={virtual.key} ref={log.measureElement} data-index={virtual.index} className="absolute inset-x-0 top-0 px-4 sm:px-6" style={{ transform: `translateY(${virtual.start}px)` }}>
-                <RowView row={row} />
+                <ErrorBoundary subject={row} fallback={() => <FailedRow row={row} />}><RowView row={row} /></ErrorBoundary>
               </div>
             );
           })}

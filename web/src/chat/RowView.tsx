@@ -2,15 +2,15 @@
 import { memo, type ReactElement } from "react";
 import type { AnswerItem, HandoffItem, NoticeItem, Run, UserItem } from "../fold/state";
 import type { PendingMessage } from "../store/sender";
-import { Avatar, Badge, CopyButton, Spinner } from "../ui/common";
-import { useApp } from "../ui/context";
+import { Avatar, Badge, CopyButton, ErrorMessage, LongText, Spinner } from "../ui/common";
+import { useApp, useIsStale } from "../ui/context";
 import { formatDateTime, formatNumber, formatTime, plural } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Markdown } from "../ui/Markdown";
-import { useAction } from "../ui/requests";
 import { ApprovalCard } from "./ApprovalCard";
 import { Attachments } from "./Attachments";
-import type { Row } from "./rows";
+import { FailureCard, RetryButton } from "./FailureCard";
+import type { ItemState, Row } from "./rows";
 import { SubagentCard } from "./SubagentCard";
 import { ToolCard } from "./ToolCard";
 
@@ -19,37 +19,50 @@ export const RowView = memo(function RowView({ row }: { row: Row }): ReactElemen
   if (row.kind === "working") return <WorkingRow run={row.run} />;
   const { item, state } = row;
   switch (item.kind) {
-    case "user": return <UserMessage item={item} waiting={state.waiting} />;
+    case "user": return <UserMessage item={item} receipt={state.receipt} />;
     case "answer": return <AnswerRow item={item} />;
     case "tool": return <ToolCard item={item} />;
     case "handoff": return <HandoffRow item={item} />;
     case "approval": return <ApprovalCard item={item} />;
     case "subagent": return <SubagentCard item={item} />;
+    case "failure": return <FailureCard item={item} retryable={state.retryable} />;
     case "notice": return <NoticeRow item={item} retryable={state.retryable} />;
   }
 });
 
+/** Replaces a row that could not be drawn: its text, without formatting. */
+export function FailedRow({ row }: { row: Row }): ReactElement {
+  const text = row.kind === "item" && "text" in row.item ? row.item.text : "";
+  return (
+    <div className="pb-4 pl-9.5">
+      <ErrorMessage text="This entry could not be displayed because of an error in the page. The Events panel shows its record." />
+      {text !== "" && <p className="mt-2 wrap-anywhere whitespace-pre-wrap"><LongText text={text} /></p>}
+    </div>
+  );
+}
+
 const BUBBLE = "max-w-[85%] rounded-2xl rounded-br-md bg-accent-soft px-4 py-2.5 wrap-anywhere whitespace-pre-wrap";
 
 /** Incoming messages are on the right; if an agent wrote one, its name is shown. */
-function UserMessage({ item, waiting }: { item: UserItem; waiting: boolean }): ReactElement {
+function UserMessage({ item, receipt }: { item: UserItem; receipt: ItemState["receipt"] }): ReactElement {
   const name = item.sender.replace(/^user:/, "");
   return (
     <article aria-label={`${name}, ${formatTime(item.at)}`} className="flex flex-col items-end pt-2 pb-4">
       {item.sender.startsWith("agent:") && <span className="mb-1 text-xs text-muted">{item.sender.slice(6)}</span>}
-      <div className={BUBBLE}>{item.text}</div>
+      <div className={BUBBLE}><LongText text={item.text} /></div>
       <Attachments files={item.attachments} />
       <div className="mt-1 flex h-5 items-center gap-1.5 text-xs text-faint">
-        <ReceiptBadge item={item} waiting={waiting} />
+        <ReceiptBadge item={item} receipt={receipt} />
         <time title={formatDateTime(item.at)}>{formatTime(item.at)}</time>
       </div>
     </article>
   );
 }
 
-function ReceiptBadge({ item, waiting }: { item: UserItem; waiting: boolean }): ReactElement | null {
+function ReceiptBadge({ item, receipt }: { item: UserItem; receipt: ItemState["receipt"] }): ReactElement | null {
   if (item.seenAt !== null) return <Badge tone="good"><Icon name="eye" size={12} /> Seen</Badge>;
-  if (waiting) return <Badge tone="accent"><Icon name="clock" size={12} /> Waiting</Badge>;
+  if (receipt === "waiting") return <Badge tone="accent"><Icon name="clock" size={12} /> Waiting</Badge>;
+  if (receipt === "unconfirmed") return <Badge tone="warn"><Icon name="clock" size={12} /> Sent, not confirmed by the agent</Badge>;
   return null;
 }
 
@@ -57,7 +70,7 @@ function PendingRow({ message }: { message: PendingMessage }): ReactElement {
   const app = useApp();
   return (
     <article aria-label="Sending" className="flex flex-col items-end pt-2 pb-4">
-      <div className={`${BUBBLE} ${message.state === "refused" ? "bg-bad-soft!" : ""}`}>{message.text}</div>
+      <div className={`${BUBBLE} ${message.state === "refused" ? "bg-bad-soft!" : ""}`}><LongText text={message.text} /></div>
       <div className="mt-1 flex min-h-5 max-w-[85%] items-center gap-1.5 text-xs text-faint">
         {message.state === "refused" ? (
           <>
@@ -68,7 +81,7 @@ function PendingRow({ message }: { message: PendingMessage }): ReactElement {
         ) : message.state === "waiting" ? (
           <Badge tone="warn"><Icon name="clock" size={12} /> Not sent yet. Retrying automatically.</Badge>
         ) : (
-          <span>{message.state === "accepted" ? "Sent" : "Sending…"}</span>
+          <span>{message.state !== "accepted" ? "Sending…" : message.how === "steer" ? "Sent, not confirmed by the agent" : "Sent"}</span>
         )}
       </div>
     </article>
@@ -76,6 +89,7 @@ function PendingRow({ message }: { message: PendingMessage }): ReactElement {
 }
 
 function AnswerRow({ item }: { item: AnswerItem }): ReactElement {
+  const stale = useIsStale();
   const name = item.agent ?? "agent";
   return (
     <article aria-label={`${name}, ${formatTime(item.at)}`} aria-busy={item.streaming} className="group flex gap-3 pt-1 pb-4">
@@ -84,7 +98,7 @@ function AnswerRow({ item }: { item: AnswerItem }): ReactElement {
         <header className="mb-1 flex h-6 items-center gap-2 text-sm">
           <span className="font-semibold">{name}</span>
           <time className="text-xs text-faint" title={formatDateTime(item.at)}>{formatTime(item.at)}</time>
-          {item.streaming && <Badge tone="accent"><span className="size-1.5 rounded-full bg-current" /> Streaming</Badge>}
+          {item.streaming && (stale ? <Badge tone="warn">Not complete, no connection</Badge> : <Badge tone="accent"><span className="size-1.5 rounded-full bg-current" /> Streaming</Badge>)}
         </header>
         <Markdown text={item.text} growing={item.streaming} />
         <Attachments files={item.attachments} />
@@ -98,10 +112,12 @@ function AnswerRow({ item }: { item: AnswerItem }): ReactElement {
 }
 
 function WorkingRow({ run }: { run: Run }): ReactElement {
+  const name = run.agent ?? "The agent";
+  const state = useIsStale() ? <>{name} had not finished when updates stopped</> : <><Spinner /> {name} is working{run.attempt > 1 && ` (attempt ${run.attempt})`}</>;
   return (
     <div className="flex items-center gap-3 pt-1 pb-4 text-sm text-muted">
       <Avatar name={run.agent ?? "agent"} />
-      <span className="inline-flex items-center gap-2"><Spinner /> {run.agent ?? "The agent"} is working{run.attempt > 1 && ` (attempt ${run.attempt})`}</span>
+      <span className="inline-flex items-center gap-2">{state}</span>
     </div>
   );
 }
@@ -123,22 +139,11 @@ function HandoffRow({ item }: { item: HandoffItem }): ReactElement {
 const TONES = { plain: "bg-sunken text-muted", warning: "bg-warn-soft text-warn", error: "bg-bad-soft text-bad" };
 
 function NoticeRow({ item, retryable }: { item: NoticeItem; retryable: boolean }): ReactElement {
-  const app = useApp();
-  const { busy, error, run } = useAction();
-  const retry = (): void => {
-    const id = app.current.get()?.id;
-    if (id !== undefined && item.retryOf !== null) void run(() => app.api.retry(id, item.retryOf ?? "")).then(() => app.expectUpdates());
-  };
   return (
     <div className="pb-4 pl-9.5">
       <div className={`flex flex-wrap items-center gap-x-3 gap-y-1 rounded-lg px-3 py-2 text-sm ${TONES[item.tone]}`}>
         <span className="min-w-0 flex-1 wrap-anywhere">{item.text}{item.detail && <span className="block text-xs opacity-90">{item.detail}</span>}</span>
-        {retryable && (
-          <button type="button" disabled={busy} onClick={retry} className="inline-flex items-center gap-1.5 font-medium underline-offset-2 hover:underline">
-            <Icon name="retry" size={14} /> Try again
-          </button>
-        )}
-        {error && <span role="alert" className="w-full text-xs text-bad">{error}</span>}
+        {retryable && item.retryOf !== null && <RetryButton messageId={item.retryOf} />}
       </div>
     </div>
   );

@@ -2,8 +2,9 @@
 import { type ReactElement, useId, useState } from "react";
 import type { PythonBlock, ToolItem } from "../fold/state";
 import { CodeBlock } from "../ui/CodeBlock";
-import { Badge, CopyButton, Spinner } from "../ui/common";
-import { formatDuration, prettyJson, summarizeArguments } from "../ui/format";
+import { Badge, CopyButton, LongText, Spinner } from "../ui/common";
+import { useIsStale } from "../ui/context";
+import { formatDuration, formatJson, prettyJson, summarizeArguments } from "../ui/format";
 import { Icon } from "../ui/icons";
 
 export function ToolCard({ item }: { item: ToolItem }): ReactElement {
@@ -29,8 +30,9 @@ export function ToolCard({ item }: { item: ToolItem }): ReactElement {
 }
 
 function StatusBadge({ item }: { item: ToolItem }): ReactElement {
+  const stale = useIsStale();
   const took = item.durationMs === null ? null : <span className="text-xs text-faint tabular-nums">{formatDuration(item.durationMs)}</span>;
-  if (item.status === "running") return <Badge tone="accent"><Spinner size={11} /> Running</Badge>;
+  if (item.status === "running") return stale ? <Badge tone="warn">Not complete, no connection</Badge> : <Badge tone="accent"><Spinner size={11} /> Running</Badge>;
   if (item.status === "interrupted") return <Badge>Interrupted</Badge>;
   if (item.status === "error") return <>{took}<Badge tone="bad">Failed</Badge></>;
   return <>{took}<Badge tone="good"><Icon name="check" size={12} /> Done</Badge></>;
@@ -39,7 +41,7 @@ function StatusBadge({ item }: { item: ToolItem }): ReactElement {
 function CallDetails({ item }: { item: ToolItem }): ReactElement {
   return (
     <div className="space-y-2.5">
-      <TextBlock title="Arguments" text={JSON.stringify(item.args, null, 2)} />
+      <TextBlock title="Arguments" text={formatJson(item.args)} />
       {item.result !== null && <TextBlock title="Result" text={prettyJson(item.result)} />}
       {item.error !== null && <TextBlock title="Error" text={item.error} bad />}
     </div>
@@ -80,7 +82,7 @@ function TextBlock({ title, text, bad = false }: { title: string; text: string; 
         {title}
         <CopyButton text={() => text} label={`Copy ${title.toLowerCase()}`} />
       </div>
-      <pre tabIndex={0} aria-label={title} className={`max-h-72 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-[12.5px] leading-relaxed whitespace-pre-wrap wrap-anywhere ${bad ? "text-bad" : ""}`}>{text}</pre>
+      <pre tabIndex={0} aria-label={title} className={`max-h-72 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-[12.5px] leading-relaxed whitespace-pre-wrap wrap-anywhere ${bad ? "text-bad" : ""}`}><LongText text={text} /></pre>
     </div>
   );
 }

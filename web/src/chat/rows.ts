@@ -1,5 +1,5 @@
 // The rows of the message log: the items of the conversation, then the messages that are still being sent.
-import { activeRun, isAwaitingApproval, type LogItem, type Run, type SessionState } from "../fold/state";
+import { activeRun, isAwaitingApproval, type LogItem, pendingFailure, type Run, type SessionState } from "../fold/state";
 import type { PendingMessage, PendingMessages } from "../store/sender";
 
 export type Row =
@@ -9,13 +9,15 @@ export type Row =
 
 /** What the appearance of an item depends on besides the item. */
 export interface ItemState {
-  waiting: boolean;
+  /** A message that no run has read yet: one is running, or a steer was stored and no run has confirmed it. */
+  receipt: "waiting" | "unconfirmed" | null;
   retryable: boolean;
 }
 
-const PLAIN: ItemState = { waiting: false, retryable: false };
-const WAITING: ItemState = { waiting: true, retryable: false };
-const RETRYABLE: ItemState = { waiting: false, retryable: true };
+const PLAIN: ItemState = { receipt: null, retryable: false };
+const WAITING: ItemState = { receipt: "waiting", retryable: false };
+const UNCONFIRMED: ItemState = { receipt: "unconfirmed", retryable: false };
+const RETRYABLE: ItemState = { receipt: null, retryable: true };
 
 export function rowsOf(session: SessionState, pending: PendingMessages, cache: Map<string, Row>): Row[] {
   const run = activeRun(session);
@@ -39,17 +41,20 @@ function rowOf(session: SessionState, item: LogItem, run: Run | null, cache: Map
 }
 
 function stateOf(session: SessionState, item: LogItem, run: Run | null): ItemState {
-  if (item.kind === "user") return run !== null && item.runId === null && item.seenAt === null ? WAITING : PLAIN;
-  if (item.kind !== "notice" || item.retryOf === null) return PLAIN;
+  if (item.kind === "user") {
+    if (item.runId !== null || item.seenAt !== null) return PLAIN;
+    return run !== null ? WAITING : item.steer ? UNCONFIRMED : PLAIN;
+  }
+  if ((item.kind !== "notice" && item.kind !== "failure") || item.retryOf === null) return PLAIN;
   const last = session.runs.findLast((one) => one.kind === null);
   const ended = last?.messageId === item.retryOf && (last.status === "failed" || last.status === "stopped");
-  const newest = session.items.findLast((one) => one.kind === "notice" && one.retryOf === item.retryOf);
+  const newest = session.items.findLast((one) => (one.kind === "notice" || one.kind === "failure") && one.retryOf === item.retryOf);
   return ended && newest === item ? RETRYABLE : PLAIN;
 }
 
-/** Whether an item already shows that the run is active: streaming text, a running tool, a pending approval. */
+/** Whether an item already shows that the run is active: streaming text, a running tool, a pending approval, a failure. */
 function showsProgress(session: SessionState, run: Run): boolean {
-  if (isAwaitingApproval(session, run)) return true;
+  if (isAwaitingApproval(session, run) || pendingFailure(session, run) !== null) return true;
   const last = session.items.findLast((item) => item.kind !== "user");
   if (last === undefined) return false;
   if (last.kind === "answer") return last.runId === run.id && last.streaming;

@@ -2,14 +2,14 @@
 import type { SessionEvent } from "../api/types";
 import { applyApproval, applyHandoff, applyReceipt, applySubagent } from "./agentEvents";
 import { applyAnswer, applyToken, applyUserMessage } from "./messages";
-import { applyError, applyGap, applyRun } from "./runs";
+import { applyError, applyGap, applyMcpServer, applyRun } from "./runs";
 import { SessionBuilder } from "./sessionBuilder";
 import type { SessionState } from "./state";
 import { applyBlock, applyToolCall, applyToolResult } from "./tools";
 
 type EventHandler = (session: SessionBuilder, event: SessionEvent) => void;
 
-const HANDLERS: Readonly<Record<string, EventHandler>> = {
+const HANDLERS = new Map<string, EventHandler>(Object.entries({
   message: (session, event) => (event.role === "user" ? applyUserMessage(session, event) : applyAnswer(session, event)),
   token: applyToken,
   tool_call: applyToolCall,
@@ -19,6 +19,7 @@ const HANDLERS: Readonly<Record<string, EventHandler>> = {
   approval: applyApproval,
   subagent: applySubagent,
   message_received: applyReceipt,
+  mcp_server: applyMcpServer,
   error: applyError,
   gap: applyGap,
   run: applyRun,
@@ -26,7 +27,7 @@ const HANDLERS: Readonly<Record<string, EventHandler>> = {
     const agent = event.data["active_agent"];
     if (typeof agent === "string") session.activeAgent = agent;
   },
-};
+} satisfies Record<string, EventHandler>));
 
 /** The state after these events. Events up to the cursor are skipped, so a repeated delivery changes nothing. */
 export function fold(before: SessionState, events: readonly SessionEvent[]): SessionState {
@@ -35,7 +36,7 @@ export function fold(before: SessionState, events: readonly SessionEvent[]): Ses
     if (event.seq <= session.cursor) continue;
     session.cursor = event.seq;
     session.eventCount += 1;
-    HANDLERS[event.type]?.(session, event);
+    HANDLERS.get(event.type)?.(session, event);
   }
   return session.eventCount === before.eventCount ? before : session.build();
 }

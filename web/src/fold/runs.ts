@@ -1,8 +1,8 @@
-// Runs: started, taken over, ended; and the notices about errors and missing events.
+// Runs: started, retried, taken over, ended; and the notices about errors and missing events.
 import type { SessionEvent } from "../api/types";
 import { getNumber, getString } from "./eventData";
 import type { SessionBuilder } from "./sessionBuilder";
-import type { NoticeItem, Run, RunStatus } from "./state";
+import { type FailureItem, failureKey, type NoticeItem, type Run, type RunStatus } from "./state";
 
 const END_STATUSES: Readonly<Record<string, RunStatus>> = { finished: "finished", failed: "failed", stopped: "stopped" };
 
@@ -42,29 +42,64 @@ function continueRun(session: SessionBuilder, run: Run, event: SessionEvent): vo
   const question = run.messageId === null ? null : session.getItem(run.messageId);
   if (question?.kind === "user" && question.runId === null) session.putItem({ ...question, runId: run.id });
   if (run.kind === null && session.activeAgent === null) session.activeAgent = run.agent;
-  if (getString(event.data, "status") === "restarted" && !run.approvalRequested) {
-    putNotice(session, event, { tone: "plain", text: "Another worker took over and continued after the last saved step." });
-  }
+  if (getString(event.data, "status") === "restarted" && !run.approvalRequested) noteRestart(session, run, event);
+}
+
+/** Say why a run starts again: a retry after a failure, a retry by a user, a shorter history, or another worker. */
+function noteRestart(session: SessionBuilder, run: Run, event: SessionEvent): void {
+  const failure = getFailure(session, run.id);
+  const omitted = getNumber(event.data, "history_left_out");
+  const retriedBy = /^retried by (?:user:)?(.+)$/.exec(event.reason ?? "")?.[1];
+  if (retriedBy !== undefined || run.status !== "running") {
+    if (failure !== null) session.putItem({ ...failure, status: "retrying", retryOf: null });
+    putNotice(session, event, { tone: "plain", text: retriedBy === undefined ? "Retried." : `Retried by ${retriedBy}.`, detail: null });
+  } else if (omitted !== null) {
+    putNotice(session, event, { tone: "plain", text: `The conversation is too long for the model. The oldest ${omitted === 1 ? "run was" : `${omitted} runs were`} left out.`, detail: null });
+  } else if (failure?.status === "retrying") session.putItem({ ...failure, retryAt: null });
+  else putNotice(session, event, { tone: "plain", text: "The worker stopped. Another worker continued after the last saved step." });
+}
+
+function getFailure(session: SessionBuilder, runId: string): FailureItem | null {
+  const item = session.getItem(failureKey(runId));
+  return item?.kind === "failure" ? item : null;
 }
 
 function endRun(session: SessionBuilder, run: Run, status: RunStatus, event: SessionEvent): void {
   session.putRun({ ...run, status, endedAt: event.timestamp_ms, reason: event.reason });
   session.closeOpenItems(run.id);
+  const failure = getFailure(session, run.id);
+  if (failure !== null && status === "finished") session.putItem({ ...failure, status: "recovered", retryAt: null });
+  if (failure !== null && status === "stopped") session.putItem({ ...failure, status: "stopped", retryAt: null });
   if (run.kind !== null) return;
   if (status === "stopped") putNotice(session, event, { tone: "plain", text: "Stopped.", retryOf: run.messageId });
-  if (status === "failed") putNotice(session, event, { tone: "error", text: "The run failed.", retryOf: run.messageId });
+  if (status === "failed") {
+    const attempts = (failure?.attempts ?? 0) + 1;
+    session.putItem({ ...newFailure(event, run.id), ...failure, attempts, status: "failed", cause: event.reason, retryAt: null, retryOf: run.messageId });
+  }
 }
 
+function newFailure(event: SessionEvent, runId: string): FailureItem {
+  const { seq, timestamp_ms: at } = event;
+  return { kind: "failure", key: failureKey(runId), seq, at, runId, attempts: 0, cause: null, status: "retrying", retryAt: null, retryOf: null };
+}
+
+/** An attempt failed. The attempts of a run are one item; mail that did not become a run has a notice. */
 export function applyError(session: SessionBuilder, event: SessionEvent): void {
+  const runId = getString(event.data, "run_id");
   const retryInS = getNumber(event.data, "retry_in_s");
-  const isFinal = retryInS === null;
-  if (isFinal && getString(event.data, "run_id") !== null) return; // the notice at the end of the run says it, and offers a retry
-  const delay = retryInS !== null && retryInS >= 1 ? `${Math.round(retryInS)} s` : "a moment";
-  putNotice(session, event, {
-    tone: isFinal ? "error" : "warning",
-    text: isFinal ? "This message could not be processed." : `An error occurred. The run is retried after ${delay}.`,
-    detail: [event.reason, event.text].filter(Boolean).join(": ") || null,
-  });
+  if (runId === null) {
+    const detail = [event.reason, event.text].filter(Boolean).join(": ") || null;
+    putNotice(session, event, { tone: "error", text: "This message could not be processed.", detail });
+  } else if (retryInS !== null) { // else the end of the run says it
+    const failure = getFailure(session, runId) ?? newFailure(event, runId);
+    const retryAt = event.timestamp_ms + retryInS * 1000;
+    session.putItem({ ...failure, attempts: failure.attempts + 1, status: "retrying", cause: event.text ?? event.reason, retryAt });
+  }
+}
+
+export function applyMcpServer(session: SessionBuilder, event: SessionEvent): void {
+  const server = getString(event.data, "server") ?? "";
+  putNotice(session, event, { tone: "warning", text: `The MCP server ${server} cannot be used. The agent continues without its tools.` });
 }
 
 export function applyGap(session: SessionBuilder, event: SessionEvent): void {

@@ -133,7 +133,24 @@ export interface NoticeItem {
   retryOf: string | null;
 }
 
-export type LogItem = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | SubagentItem | NoticeItem;
+/** The failed attempts of a run, as one item. */
+export interface FailureItem {
+  kind: "failure";
+  key: string;
+  seq: number;
+  at: number;
+  runId: string;
+  /** Number of attempts that have failed. */
+  attempts: number;
+  cause: string | null;
+  status: "retrying" | "failed" | "recovered" | "stopped";
+  /** When the next attempt starts; null while an attempt is running, and after the end. */
+  retryAt: number | null;
+  /** The message that can be retried. */
+  retryOf: string | null;
+}
+
+export type LogItem = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | SubagentItem | NoticeItem | FailureItem;
 
 export interface Span {
   key: string;
@@ -206,6 +223,16 @@ export function activeRun(session: SessionState): Run | null {
 export function isWaitingForRun(session: SessionState): boolean {
   const last = session.items.at(-1);
   return last?.kind === "user" && last.runId === null && last.seenAt === null;
+}
+
+/** The failed attempts of a run that has not ended yet. */
+export function pendingFailure(session: SessionState, run: Run): FailureItem | null {
+  const item = session.items[session.itemIndex.get(failureKey(run.id)) ?? -1];
+  return item?.kind === "failure" && item.status === "retrying" ? item : null;
+}
+
+export function failureKey(runId: string): string {
+  return `failure:${runId}`;
 }
 
 /** Whether the run is paused until a user decides on an approval. */

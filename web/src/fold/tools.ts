@@ -5,7 +5,8 @@ import type { SessionBuilder } from "./sessionBuilder";
 import type { PythonBlock, Span, ToolItem } from "./state";
 
 const CODE_TOOL = "run_python";
-const STATUS_LINE = /\n*\[Messages: [^\]]*\](?:\n- .*)*\s*$/; // the card shows it apart from the output
+const STATUS_LINE_START = "[Messages: ";
+const STATUS_LINE = /^\[Messages: [^\]\n]*\](?:\n- .*)*$/; // the card shows it apart from the output
 
 export function applyToolCall(session: SessionBuilder, event: SessionEvent): void {
   const tool = newToolItem(session, event);
@@ -47,7 +48,7 @@ function parseBlock(event: SessionEvent): PythonBlock {
   const ok = getString(data, "status") === "success";
   return {
     code: getString(data, "code") ?? "",
-    output: (getString(data, "output") ?? "").replace(STATUS_LINE, ""),
+    output: withoutStatusLine(getString(data, "output") ?? ""),
     status: blockStatusLine(ok, held, sent, failed),
     held,
     sent,
@@ -56,6 +57,12 @@ function parseBlock(event: SessionEvent): PythonBlock {
     ok,
     error: event.reason,
   };
+}
+
+/** Only the last possible place is tried: a search from every place would take quadratic time on a long output. */
+function withoutStatusLine(output: string): string {
+  const start = output.lastIndexOf(STATUS_LINE_START);
+  return start >= 0 && STATUS_LINE.test(output.slice(start).trimEnd()) ? output.slice(0, start).trimEnd() : output;
 }
 
 /** The same words as the status line that the model gets. */

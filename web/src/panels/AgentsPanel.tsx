@@ -4,7 +4,7 @@ import type { Agent } from "../api/types";
 import { activeRun, workState } from "../fold/state";
 import { useObservable, useSelector } from "../store/observable";
 import { Avatar, Badge, Button, ErrorMessage, Hint } from "../ui/common";
-import { useApp } from "../ui/context";
+import { useApp, useIsStale } from "../ui/context";
 import { useAction } from "../ui/requests";
 import type { PanelProps } from "./Details";
 
@@ -12,7 +12,9 @@ export function AgentsPanel({ conversation, session }: PanelProps): ReactElement
   const app = useApp();
   const team = useObservable(app.team);
   const agent = useSelector(session, (now) => now.activeAgent);
-  const working = useSelector(session, (now) => activeRun(now)?.agent ?? null);
+  const stale = useIsStale();
+  const running = useSelector(session, (now) => activeRun(now)?.agent ?? null);
+  const working = stale ? null : running;
   const needsApproval = useSelector(session, workState) === "awaiting_approval";
   const { busy, error, run } = useAction();
   if (team === null) return <Hint>Loading…</Hint>;
@@ -43,12 +45,22 @@ function AgentCard({ agent, active, working, needsApproval, switchTo }: { agent:
         {agent.alive === false && <Badge tone="warn">no worker</Badge>}
       </div>
       <p className="mt-1.5 text-sm text-muted">{agent.role}</p>
-      {agent.tools.length > 0 && (
-        <ul aria-label={`Tools of ${agent.name}`} className="mt-2 flex flex-wrap gap-1">
-          {agent.tools.map((tool) => <li key={tool} className="rounded-md bg-sunken px-1.5 py-0.5 font-mono text-xs text-muted">{tool}</li>)}
-        </ul>
-      )}
+      <NameList label={`Tools of ${agent.name}`} names={agent.tools} />
+      <NameList label={`MCP servers of ${agent.name}`} title="All tools of the MCP servers" names={agent.mcp} />
+      <NameList label={`Subagents of ${agent.name}`} title="Can start" names={agent.subagents} />
       {!active && switchTo !== null && <Button className="mt-2.5 py-1!" onClick={switchTo}>Switch to {agent.name}</Button>}
     </li>
+  );
+}
+
+function NameList({ label, title, names }: { label: string; title?: string; names: readonly string[] }): ReactElement | null {
+  if (names.length === 0) return null;
+  return (
+    <div className="mt-2">
+      {title !== undefined && <p className="mb-1 text-xs text-muted">{title}</p>}
+      <ul aria-label={label} className="flex flex-wrap gap-1">
+        {names.map((name) => <li key={name} className="rounded-md bg-sunken px-1.5 py-0.5 font-mono text-xs text-muted wrap-anywhere">{name}</li>)}
+      </ul>
+    </div>
   );
 }

@@ -62,7 +62,7 @@ export function Details({ close }: { close: () => void }): ReactElement {
           <h2 className="text-sm font-semibold">{tab.title}</h2>
           <IconButton icon="close" text="Close" label="Close details" className="h-8!" onClick={close} />
         </div>
-        <LazyBoundary name={tab.id}>
+        <LazyBoundary name={`${tab.id} ${conversation?.id ?? ""}`}>
           <Suspense fallback={<Hint>Loading…</Hint>}><tab.panel conversation={conversation} session={conversation?.session ?? NO_SESSION} /></Suspense>
         </LazyBoundary>
       </div>

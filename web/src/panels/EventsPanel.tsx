@@ -3,8 +3,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactElement, useMemo, useRef, useState } from "react";
 import type { SessionEvent } from "../api/types";
 import { useObservable } from "../store/observable";
-import { CopyButton, Hint } from "../ui/common";
-import { formatNumber, plural } from "../ui/format";
+import { CopyButton, Hint, LongText } from "../ui/common";
+import { formatJson, formatNumber, plural } from "../ui/format";
 import type { PanelProps } from "./Details";
 
 const LINE_PX = 30;
@@ -59,11 +59,11 @@ function summarize(event: SessionEvent): string {
 }
 
 function EventJson({ event }: { event: SessionEvent }): ReactElement {
-  const text = JSON.stringify(event, null, 2);
+  const text = formatJson(event);
   return (
     <div className="max-h-[45%] shrink-0 overflow-auto border-t border-line bg-sunken p-3" tabIndex={0} role="region" aria-label={`Event ${event.seq}`}>
       <div className="float-right"><CopyButton text={() => text} label="Copy event" /></div>
-      <pre className="font-mono text-xs whitespace-pre-wrap wrap-anywhere">{text}</pre>
+      <pre className="font-mono text-xs whitespace-pre-wrap wrap-anywhere"><LongText text={text} /></pre>
     </div>
   );
 }

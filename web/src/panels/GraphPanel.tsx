@@ -1,12 +1,12 @@
-// The team as a graph of possible and actual handoffs. Loaded when it is first opened.
+// The team as a graph of possible and actual handoffs, and of the subagents that agents can start. Loaded when it is first opened.
 import { Background, type Edge, type Node, ReactFlow } from "@xyflow/react";
 import "@xyflow/react/dist/base.css";
 import { type ReactElement, useMemo } from "react";
 import type { Agent } from "../api/types";
-import { activeRun, type SessionState } from "../fold/state";
+import { activeRun, type SessionState, type SubagentItem } from "../fold/state";
 import { useObservable, useSelector } from "../store/observable";
 import { Hint } from "../ui/common";
-import { useApp } from "../ui/context";
+import { useApp, useIsStale } from "../ui/context";
 import { plural } from "../ui/format";
 import type { PanelProps } from "./Details";
 
@@ -16,9 +16,12 @@ export default function GraphPanel({ session }: PanelProps): ReactElement {
   const agents = team?.agents ?? [];
   const handoffs = useSelector(session, (now) => now.handoffs);
   const active = useSelector(session, (now) => now.activeAgent) ?? team?.rootAgent ?? null;
-  const working = useSelector(session, (now) => activeRun(now)?.agent ?? null);
+  const stale = useIsStale();
+  const running = useSelector(session, (now) => activeRun(now)?.agent ?? null);
+  const working = stale ? null : running;
   const nodes = useMemo(() => buildNodes(agents, active, working), [agents, active, working]);
-  const edges = useMemo(() => buildEdges(agents, handoffs), [agents, handoffs]);
+  const edges = useMemo(() => [...buildEdges(agents, handoffs), ...subagentEdges(agents)], [agents, handoffs]);
+  const starts = useSelector(session, (now) => now.items).filter((item) => item.kind === "subagent");
   if (team === null) return <Hint>Loading…</Hint>;
   return (
     <div className="flex min-h-0 flex-1 flex-col">
@@ -30,9 +33,16 @@ export default function GraphPanel({ session }: PanelProps): ReactElement {
       <ul className="space-y-1 p-4 text-sm text-muted">
         {Object.entries(handoffs).map(([edge, times]) => <li key={edge}>{edge.replace("→", " → ")}: {plural(times, "handoff")}</li>)}
         {Object.keys(handoffs).length === 0 && <li>No handoffs yet.</li>}
+        {agents.filter((agent) => agent.subagents.length > 0).map((agent) => <li key={agent.name}>{agent.name} can start {agent.subagents.join(", ")}{startedBy(starts, agent.name)}</li>)}
       </ul>
     </div>
   );
+}
+
+/** How many subagents an agent has started in this conversation. */
+function startedBy(starts: readonly SubagentItem[], agent: string): string {
+  const count = starts.filter((item) => item.agent === agent).length;
+  return count === 0 ? "" : `: ${count} started`;
 }
 
 const RADIUS_PX = 125;
@@ -62,4 +72,13 @@ function buildEdges(agents: readonly Agent[], done: SessionState["handoffs"]): E
       style: { stroke: times > 0 ? "var(--accent-ink)" : "var(--faint)", strokeWidth: times > 0 ? 2.5 : 0.7 },
     };
   }));
+}
+
+/** Dashed: an agent can start another one for a task of its own. An agent that can start itself has no edge. */
+function subagentEdges(agents: readonly Agent[]): Edge[] {
+  const names = new Set(agents.map((agent) => agent.name));
+  return agents.flatMap((agent) => agent.subagents.filter((to) => names.has(to) && to !== agent.name).map((to): Edge => ({
+    id: `${agent.name}~${to}`, source: agent.name, target: to, type: "default",
+    style: { stroke: "var(--warn)", strokeWidth: 1.5, strokeDasharray: "5 4" },
+  })));
 }

@@ -3,6 +3,7 @@ import { type ReactElement, useEffect, useState } from "react";
 import type { Run, Span } from "../fold/state";
 import { useSelector } from "../store/observable";
 import { Badge, Hint } from "../ui/common";
+import { useIsStale } from "../ui/context";
 import { formatDuration, formatNumber, formatTime, plural } from "../ui/format";
 import type { PanelProps } from "./Details";
 
@@ -15,17 +16,18 @@ const TONES = { running: "accent", finished: "good", failed: "bad", stopped: "pl
 export function TimelinePanel({ session }: PanelProps): ReactElement {
   const all = useSelector(session, (now) => now.runs);
   const runs = all.slice(-RUNS_SHOWN).reverse();
-  const now = useNow(runs.some((run) => run.endedAt === null));
+  const stale = useIsStale();
+  const now = useNow(!stale && runs.some((run) => run.endedAt === null));
   if (runs.length === 0) return <Hint>No runs yet.</Hint>;
   return (
     <ol className="space-y-2 p-3">
-      {runs.map((run) => <RunEntry key={run.id} run={run} now={now} />)}
+      {runs.map((run) => <RunEntry key={run.id} run={run} now={now} stale={stale} />)}
       {all.length > RUNS_SHOWN && <li className="px-1 text-xs text-faint">Showing the last {RUNS_SHOWN} of {formatNumber(all.length)} runs.</li>}
     </ol>
   );
 }
 
-function RunEntry({ run, now }: { run: Run; now: number }): ReactElement {
+function RunEntry({ run, now, stale }: { run: Run; now: number; stale: boolean }): ReactElement {
   const end = run.endedAt ?? now;
   const totalMs = Math.max(1, end - run.startedAt);
   return (
@@ -35,7 +37,7 @@ function RunEntry({ run, now }: { run: Run; now: number }): ReactElement {
         {run.kind === "tool" && <Badge>manual</Badge>}
         {run.attempt > 1 && <Badge tone="warn">attempt {run.attempt}</Badge>}
         <span className="text-xs text-muted tabular-nums">{formatDuration(totalMs)}</span>
-        <Badge tone={TONES[run.status]}>{run.status}</Badge>
+        {stale && run.status === "running" ? <Badge tone="warn">not complete</Badge> : <Badge tone={TONES[run.status]}>{run.status}</Badge>}
       </div>
       <ul className="mt-2 space-y-1">
         {run.spans.map((span) => <SpanBar key={span.key} span={span} from={run.startedAt} totalMs={totalMs} now={now} />)}

@@ -2,7 +2,7 @@
 import { type FormEvent, type ReactElement, useState } from "react";
 import type { Tool, ToolResult } from "../api/types";
 import { useObservable, useSelector } from "../store/observable";
-import { Badge, Button, ErrorMessage, Hint, Spinner } from "../ui/common";
+import { Badge, Button, ErrorMessage, Hint, LongText, Spinner } from "../ui/common";
 import { useApp } from "../ui/context";
 import { formatDuration, prettyJson } from "../ui/format";
 import { Icon } from "../ui/icons";
@@ -104,7 +104,7 @@ function ResultView({ result }: { result: ToolResult }): ReactElement {
   return (
     <div>
       <p className="text-xs text-muted">Last result{result.duration_ms !== null && `, ${formatDuration(result.duration_ms)}`}</p>
-      <pre tabIndex={0} aria-label="Last result" className={`mt-1 max-h-60 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-xs whitespace-pre-wrap wrap-anywhere ${result.status === "error" ? "text-bad" : ""}`}>{result.error ?? prettyJson(result.result)}</pre>
+      <pre tabIndex={0} aria-label="Last result" className={`mt-1 max-h-60 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-xs whitespace-pre-wrap wrap-anywhere ${result.status === "error" ? "text-bad" : ""}`}><LongText text={result.error ?? prettyJson(result.result)} /></pre>
     </div>
   );
 }

@@ -1,5 +1,5 @@
 // The state of the page: token, connection, team, and the open conversations.
-import { ApiClient } from "../api/client";
+import { ApiClient, type SessionQuery } from "../api/client";
 import { ApiError } from "../api/errors";
 import type { Agent, SessionSummary, Tool } from "../api/types";
 import { EMPTY_SESSION } from "../fold/state";
@@ -11,6 +11,7 @@ import { Observable } from "./observable";
 import { isOutdated, loadedScript } from "./pageVersion";
 import { apiBaseUrl, conversationHash, currentRoute, extractToken, parseRoute } from "./route";
 import { MessageSender } from "./sender";
+import { mergeSessions } from "./sessions";
 import { localStore } from "./storage";
 import { SubagentConversations } from "./subagents";
 
@@ -123,7 +124,7 @@ export class App {
     switch (message.kind) {
       case "status": return this.setConnectionStatus(message.status);
       case "reconnected": return this.onReconnected();
-      case "sessions": return this.sessions.set(new Map(message.sessions.map((one) => [one.session_id, one])));
+      case "sessions": return this.sessions.update((known) => mergeSessions(known, message.sessions));
       case "sessions_changed": return this.updateSessions(message.changed, message.removed);
       case "events": return this.findConversation(message.session)?.addEvents(message.events);
       case "reset": return this.findConversation(message.session)?.reset();
@@ -159,6 +160,16 @@ export class App {
       this.deletedIds.add(id);
     }
     this.sessions.set(sessions);
+  }
+
+  /** Load one page of the list, and return the cursor of the next one. */
+  async loadSessions(query: SessionQuery): Promise<string | null> {
+    const { sessions, next } = await this.api.sessions(query);
+    const known = new Map(this.sessions.get() ?? []);
+    // What the stream has sent is newer than this page.
+    for (const one of sessions) if (!known.has(one.session_id) && !this.deletedIds.has(one.session_id)) known.set(one.session_id, one);
+    this.sessions.set(known);
+    return next;
   }
 
   async deleteSession(id: string): Promise<void> {

@@ -7,7 +7,7 @@ const EVENTS_PER_PAGE = 1000;
 
 /** Fetch the session list and the new events of each session. Returns whether there was anything new. */
 export async function pollOnce(api: ApiClient, cursors: Cursors, handlers: UpdateHandlers): Promise<boolean> {
-  const { sessions } = await api.sessions("", null);
+  const { sessions } = await api.sessions();
   handlers.onSessions(sessions);
   const found = await Promise.all([...cursors].map(([id, since]) => pollSession(api, id, since, handlers)));
   handlers.onData();

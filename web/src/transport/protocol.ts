@@ -15,6 +15,7 @@ export type FromTab =
   | { kind: "visible"; visible: boolean }
   | { kind: "activity" } // the user did something: updates are expected soon
   | { kind: "online"; online: boolean }
+  | { kind: "may_stream"; allowed: boolean } // else the connection polls; for connections that are not shared
   | { kind: "disconnect" };
 
 export type ToTab =

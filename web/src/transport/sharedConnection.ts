@@ -8,7 +8,7 @@ import type { ConnectionStatus, FromTab, SendToTab } from "./protocol";
 import { followStream, StreamBlocked, type UpdateHandlers } from "./stream";
 
 const SESSIONS_MAX = 50; // per stream; the server's limit
-const BLOCKED_STREAMS_MAX = 2; // blocked streams in a row before polling starts
+const BLOCKED_STREAMS_MAX = 2; // refused streams in a row before polling starts; one that delivers no events is enough
 const STREAM_RETRY_MS = 120_000; // how long to poll before a stream is tried again
 const UNUSED_SESSIONS_MAX = 10; // sessions without a tab that are tolerated before a new request drops them
 const UPDATE_DELAY_MS = 15; // subscription changes within this time make one new request
@@ -38,6 +38,8 @@ export class SharedConnection {
   private pollSchedule = newSchedule(0);
   private online = true;
   private running = false;
+  private mayStream = true;
+  private isPolling = false;
 
   constructor(base: string, token: string | null, private readonly shared: boolean) {
     this.api = new ApiClient(base, token);
@@ -82,6 +84,13 @@ export class SharedConnection {
     else this.interrupt();
   }
 
+  /** Without permission the connection polls. It is given to one tab where each tab has a connection of its own. */
+  setMayStream(mayStream: boolean): void {
+    if (mayStream === this.mayStream) return;
+    this.mayStream = mayStream;
+    if (this.running) this.interrupt();
+  }
+
   // --- the connection
 
   private async run(): Promise<void> {
@@ -90,7 +99,8 @@ export class SharedConnection {
       const { signal } = (this.request = new AbortController());
       try {
         const handlers = this.handlersFor(signal);
-        await (this.shouldPoll() ? this.poll(handlers, signal) : followStream(this.api, this.cursors, handlers, signal));
+        this.isPolling = this.shouldPoll();
+        await (this.isPolling ? this.poll(handlers, signal) : followStream(this.api, this.cursors, handlers, signal));
       } catch (error) {
         if (!signal.aborted) await this.onFailure(error);
         else if (!this.online) await this.waitOffline();
@@ -100,7 +110,7 @@ export class SharedConnection {
   }
 
   private shouldPoll(): boolean {
-    return this.blockedStreams >= BLOCKED_STREAMS_MAX && Date.now() - this.pollingSince < STREAM_RETRY_MS;
+    return !this.mayStream || (this.blockedStreams >= BLOCKED_STREAMS_MAX && Date.now() - this.pollingSince < STREAM_RETRY_MS);
   }
 
   private async onFailure(error: unknown): Promise<void> {
@@ -110,10 +120,14 @@ export class SharedConnection {
       return;
     }
     if (!(error instanceof StreamBlocked || error instanceof ApiError)) console.error("the connection failed", error);
-    if (error instanceof StreamBlocked || (await this.isOnlyStreamBlocked(error))) {
-      this.blockedStreams += 1;
-      if (this.blockedStreams >= BLOCKED_STREAMS_MAX) this.pollingSince = Date.now();
-    } else this.blockedStreams = 0;
+    if (!this.isPolling && (await this.isOnlyStreamBlocked(error))) {
+      this.blockedStreams = error instanceof StreamBlocked ? BLOCKED_STREAMS_MAX : this.blockedStreams + 1;
+      if (this.blockedStreams >= BLOCKED_STREAMS_MAX) {
+        this.pollingSince = Date.now();
+        this.wasLost = true;
+        return;
+      }
+    } else if (!this.isPolling) this.blockedStreams = 0;
     this.failures += 1;
     this.wasLost = true;
     const wait = reconnectDelay(this.failures, Math.random());
@@ -122,16 +136,11 @@ export class SharedConnection {
     await this.waitForWake(this.online ? wait : null);
   }
 
-  /** Whether ordinary requests succeed while the stream does not. */
+  /** Whether ordinary requests succeed while the stream is blocked by a proxy, refused by a status, or cannot be opened. */
   private async isOnlyStreamBlocked(error: unknown): Promise<boolean> {
-    if (!(error instanceof ApiError) || error.status !== 0 || this.status.state === "live") return false;
-    try {
-      await this.api.get("health");
-      return true;
-    } catch (unreachable) {
-      if (unreachable instanceof ApiError) return false;
-      throw unreachable;
-    }
+    if (!(error instanceof StreamBlocked || error instanceof ApiError)) return false;
+    const hasEnded = error instanceof ApiError && error.status === 0 && this.status.state === "live" && this.failures === 0;
+    return !hasEnded && (await this.api.isReachable()); // a stream that has delivered events and ends is opened again
   }
 
   private async waitOffline(): Promise<void> {
@@ -241,7 +250,7 @@ export class SharedConnection {
     if (this.wasLost) this.broadcast({ kind: "reconnected" });
     this.wasLost = false;
     this.failures = 0;
-    if (this.shouldPoll()) return;
+    if (this.isPolling) return;
     this.blockedStreams = 0;
     this.setStatus({ state: "live" });
   }
@@ -323,6 +332,7 @@ function handleMessage(connection: SharedConnection, subscriber: Subscriber, mes
     case "visible": return connection.setVisible(subscriber, message.visible);
     case "activity": return connection.expectUpdates();
     case "online": return connection.setOnline(message.online);
+    case "may_stream": return connection.setMayStream(message.allowed);
     case "disconnect": return leave();
     case "connect": return;
   }

@@ -20,8 +20,13 @@ export interface UpdateHandlers {
 /** Session id → the last seq received. */
 export type Cursors = ReadonlyMap<string, number>;
 
-/** The stream opened and delivered no data: a proxy between server and browser blocks streams. */
+/** The stream opened and delivered no events: a proxy between server and browser blocks streams. */
 export class StreamBlocked extends Error {}
+
+/** A proxy may answer in place of the server, for example with a page that asks for a sign-in. */
+function isEventStream(response: Response): boolean {
+  return response.headers.get("Content-Type")?.startsWith("text/event-stream") ?? false;
+}
 
 /** Read the stream until it fails or `signal` aborts. Always ends by throwing. */
 export async function followStream(api: ApiClient, cursors: Cursors, handlers: UpdateHandlers, signal: AbortSignal): Promise<void> {
@@ -33,7 +38,7 @@ export async function followStream(api: ApiClient, cursors: Cursors, handlers: U
       signal: silence.signal,
     });
     if (!response.ok) throw await ApiError.fromResponse(response);
-    if (response.body === null) throw new StreamBlocked("the stream has no body");
+    if (response.body === null || !isEventStream(response)) throw new StreamBlocked("the answer is not a stream of events");
     await readFrames(response.body, handlers, silence);
   } catch (error) {
     if (silence.expired) throw silence.hasData ? new ApiError(0, "silent", "the server stopped sending") : new StreamBlocked("the stream delivered no data");

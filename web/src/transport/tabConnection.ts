@@ -33,7 +33,7 @@ export function connectTab(base: string, token: string | null, onMessage: SendTo
     send: (message) => channel.send(message),
     close: () => {
       stopReporting();
-      channel.send({ kind: "disconnect" });
+      channel.close();
     },
   };
 }
@@ -49,18 +49,30 @@ function holdTabLock(tab: string): Promise<void> {
   });
 }
 
-/** Uses the shared worker, and falls back to a connection of its own if the worker does not respond. */
+const STREAM_LOCK = "magent2.stream"; // held by the tab that streams, where each tab has a connection of its own
+
+/**
+ * Uses the shared worker, and falls back to a connection of its own if the worker does not respond. Of the tabs with a
+ * connection of their own, one streams and the others poll: a browser opens six connections to a server, and a stream
+ * keeps one of them, so that a sixth stream would block all other requests.
+ */
 class TabChannel {
-  private post: (message: FromTab) => void;
+  private post: (message: FromTab) => void = () => {};
   private subscription: FromTab | null = null;
+  private readonly closed = new AbortController();
 
   constructor(
     private readonly sendToTab: SendToTab,
     private readonly connect: FromTab,
     private readonly lockHeld: Promise<void>,
   ) {
-    this.post = "SharedWorker" in globalThis && "locks" in navigator ? this.openWorker() : this.openInTab();
-    this.post(connect);
+    if ("SharedWorker" in globalThis && "locks" in navigator) this.openWorker();
+    else this.openInTab();
+  }
+
+  close(): void {
+    this.send({ kind: "disconnect" });
+    this.closed.abort();
   }
 
   send(message: FromTab): void {
@@ -68,7 +80,7 @@ class TabChannel {
     this.post(message);
   }
 
-  private openWorker(): (message: FromTab) => void {
+  private openWorker(): void {
     let worker: SharedWorker;
     try {
       worker = new SharedWorker(trustedUrl(workerUrl), { type: "module", name: "magent2" });
@@ -84,21 +96,46 @@ class TabChannel {
       this.sendToTab(data);
     };
     worker.port.start();
-    return (message) => void this.lockHeld.then(() => worker.port.postMessage(message));
+    this.post = (message) => void this.lockHeld.then(() => worker.port.postMessage(message));
+    this.post(this.connect);
   }
 
   /** Repeats what the worker was told: who connects, and what the tab has subscribed to. */
   private fallBack(worker: SharedWorker): void {
+    if (this.closed.signal.aborted) return;
     worker.port.postMessage({ kind: "disconnect" } satisfies FromTab);
     worker.port.onmessage = null;
     worker.onerror = null;
-    this.post = this.openInTab();
-    this.post(this.connect);
+    this.openInTab();
     if (this.subscription !== null) this.post(this.subscription);
   }
 
-  private openInTab(): (message: FromTab) => void {
-    return new ConnectionPool(false).addTab((message) => queueMicrotask(() => this.sendToTab(message)));
+  private openInTab(): void {
+    this.post = new ConnectionPool(false).addTab((message) => queueMicrotask(() => this.sendToTab(message)));
+    this.post(this.connect);
+    if ("locks" in navigator) this.streamWhileLocked();
+    else this.streamWhileVisible();
+  }
+
+  /** Stream once no other tab does. The lock is free again when this tab is closed. */
+  private streamWhileLocked(): void {
+    const { signal } = this.closed;
+    this.post({ kind: "may_stream", allowed: false });
+    const stream = async (): Promise<void> => {
+      if (signal.aborted) return; // the tab may have been closed between the grant of the lock and this call
+      this.post({ kind: "may_stream", allowed: true });
+      return new Promise((release) => signal.addEventListener("abort", () => release()));
+    };
+    navigator.locks.request(STREAM_LOCK, { signal }, stream).catch((error: unknown) => {
+      if (!signal.aborted) throw error;
+    });
+  }
+
+  /** Pages over plain HTTP have no locks: there, hidden tabs do not stream. */
+  private streamWhileVisible(): void {
+    const update = (): void => this.post({ kind: "may_stream", allowed: !document.hidden });
+    document.addEventListener("visibilitychange", update, { signal: this.closed.signal });
+    update();
   }
 }
 

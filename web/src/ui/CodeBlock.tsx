@@ -1,6 +1,6 @@
 // A code block with its language, a copy button, and syntax highlighting that loads when it is first needed.
 import { lazy, memo, type ReactElement, Suspense } from "react";
-import { CopyButton } from "./common";
+import { CopyButton, LongText } from "./common";
 
 // If the highlighter cannot be loaded, the code stays plain.
 const HighlightedCode = lazy(() => import("./HighlightedCode").catch(() => ({ default: ({ code }: { code: string }) => code })));
@@ -22,7 +22,7 @@ export const CodeBlock = memo(function CodeBlock({ code, language, growing = fal
       </figcaption>
       <pre tabIndex={0} aria-label={`Code${name && `, ${name}`}`} className="overflow-x-auto px-3 py-2.5 font-mono text-[13px] leading-relaxed">
         <code>
-          {growing || name === "" || code.length > HIGHLIGHT_MAX_CHARS ? code : (
+          {growing || name === "" || code.length > HIGHLIGHT_MAX_CHARS ? <LongText text={code} /> : (
             <Suspense fallback={code}><HighlightedCode code={code} language={name} /></Suspense>
           )}
         </code>

@@ -2,12 +2,21 @@
 import type { Token, Tokens } from "marked";
 import { Fragment, memo, type ReactElement, type ReactNode, useRef } from "react";
 import { CodeBlock } from "./CodeBlock";
+import { LongText } from "./common";
 import { EMPTY_MARKDOWN, type ParsedMarkdown, parseMarkdown, safeHref } from "./markdownParser";
 
 export const Markdown = memo(function Markdown({ text, growing }: { text: string; growing: boolean }): ReactElement {
   const parsed = useRef<ParsedMarkdown>(EMPTY_MARKDOWN);
   parsed.current = parseMarkdown(text, growing ? parsed.current : parsed.current.text === text ? parsed.current : EMPTY_MARKDOWN);
-  const { blocks } = parsed.current;
+  const { blocks, isPlain } = parsed.current;
+  if (isPlain) {
+    return (
+      <div className="prose-answer">
+        <p className="text-xs text-muted">Shown without formatting: the text is too long or too deeply nested.</p>
+        <p className="whitespace-pre-wrap"><LongText text={text} /></p>
+      </div>
+    );
+  }
   return (
     <div className="prose-answer">
       {blocks.map((block, index) => (

@@ -8,6 +8,7 @@ import { currentRoute } from "../store/route";
 import { localStore } from "../store/storage";
 import { parentConversation } from "../store/subagents";
 import type { ConnectionStatus } from "../transport/protocol";
+import { PartBoundary } from "./boundary";
 import { Badge, IconButton } from "./common";
 import { useApp } from "./context";
 import { ShortcutHelp } from "./ShortcutHelp";
@@ -22,19 +23,20 @@ export function Shell(): ReactElement {
   const showSidebar = useObservable(sidebarOpen);
   const showDetails = useObservable(detailsOpen);
   const showHelp = useObservable(helpOpen);
+  const conversation = useObservable(currentRoute).conversationId;
   useEffect(() => listenForShortcuts({ showHelp: () => helpOpen.set(true), showConversations: () => sidebarOpen.set(true) }), []);
   return (
     <div className="flex h-full flex-col">
       <a href="#composer" onClick={(event) => { event.preventDefault(); document.getElementById("composer")?.focus(); }} className="sr-only focus:not-sr-only focus:absolute focus:z-50 focus:m-2 focus:rounded-lg focus:bg-raised focus:px-3 focus:py-2">Skip to the message box</a>
       <Header />
       <div className="relative flex min-h-0 flex-1">
-        {showSidebar && <SidePanel side="left" close={() => sidebarOpen.set(false)}><ConversationList onSelect={() => isPhone() && sidebarOpen.set(false)} /></SidePanel>}
+        {showSidebar && <SidePanel side="left" close={() => sidebarOpen.set(false)}><PartBoundary name="The conversation list"><ConversationList onSelect={() => isPhone() && sidebarOpen.set(false)} /></PartBoundary></SidePanel>}
         <main className="flex min-w-0 flex-1 flex-col">
           <NewVersionBanner />
           <ConnectionBanner />
-          <ChatView />
+          <PartBoundary name="The conversation" subject={conversation}><ChatView /></PartBoundary>
         </main>
-        {showDetails && <SidePanel side="right" close={closeDetails}><Details close={closeDetails} /></SidePanel>}
+        {showDetails && <SidePanel side="right" close={closeDetails}><PartBoundary name="The details" subject={conversation}><Details close={closeDetails} /></PartBoundary></SidePanel>}
       </div>
       {showHelp && <ShortcutHelp close={() => helpOpen.set(false)} />}
     </div>
@@ -94,7 +96,7 @@ function Header(): ReactElement {
 const CONNECTION_LABELS: Record<ConnectionStatus["state"], { tone: "plain" | "good" | "warn" | "bad"; text: string; about: string }> = {
   connecting: { tone: "plain", text: "Connecting", about: "Connecting to the server" },
   live: { tone: "good", text: "Live", about: "Connected. Updates appear immediately." },
-  polling: { tone: "warn", text: "Polling", about: "Streaming is blocked. The page checks for updates regularly." },
+  polling: { tone: "warn", text: "Polling", about: "The page checks for updates regularly, because it cannot keep a stream open." },
   paused: { tone: "warn", text: "Paused", about: "Updates are paused because you were inactive." },
   offline: { tone: "bad", text: "Offline", about: "The server cannot be reached." },
   unauthorized: { tone: "bad", text: "Signed out", about: "The token or key was rejected." },

@@ -1,5 +1,6 @@
 // Small components that many views share.
 import { type ButtonHTMLAttributes, type ReactElement, type ReactNode, useEffect, useState } from "react";
+import { formatNumber } from "./format";
 import { Icon, type IconName } from "./icons";
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { tone?: "plain" | "strong" | "bad" };
@@ -101,6 +102,20 @@ export function Avatar({ name, size = 26 }: { name: string; size?: number }): Re
     >
       {name.slice(0, 1)}
     </span>
+  );
+}
+
+const TEXT_SHOWN_MAX_CHARS = 50_000; // the browser takes seconds to lay out some longer texts
+
+/** A text of any length: a long one is cut until the user asks for the rest. */
+export function LongText({ text }: { text: string }): ReactElement {
+  const [showAll, setShowAll] = useState(false);
+  if (showAll || text.length <= TEXT_SHOWN_MAX_CHARS) return <>{text}</>;
+  return (
+    <>
+      {text.slice(0, TEXT_SHOWN_MAX_CHARS)}…{"\n"}
+      <button type="button" className="font-sans text-sm font-medium text-accent-ink underline" onClick={() => setShowAll(true)}>Show all {formatNumber(text.length)} characters</button>
+    </>
   );
 }
 

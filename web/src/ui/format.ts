@@ -43,20 +43,42 @@ export function plural(count: number, one: string, many = `${one}s`): string {
   return `${formatNumber(count)} ${count === 1 ? one : many}`;
 }
 
-/** Indented JSON; text that is not JSON stays as it is. */
+const JSON_DEPTH_MAX = 32; // deeper JSON is not indented: the indentation would be longer than the content
+const JSON_MAX_CHARS = 500_000; // longer JSON is not indented
+
+/** Indented JSON; text that is not JSON, or too deep or too long to be indented, stays as it is. */
 export function prettyJson(text: string): string {
   const start = text.trimStart()[0];
-  if (start !== "{" && start !== "[") return text;
+  if ((start !== "{" && start !== "[") || text.length > JSON_MAX_CHARS) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const value: unknown = JSON.parse(text);
+    return isDeeperThan(value, JSON_DEPTH_MAX) ? text : JSON.stringify(value, null, 2);
   } catch (error) {
     if (error instanceof SyntaxError) return text;
     throw error;
   }
 }
 
-/** The values of a call's arguments on one line. */
+/** A value as JSON, indented if it is not too deep. */
+export function formatJson(value: unknown): string {
+  if (!isDeeperThan(value, JSON_DEPTH_MAX)) return JSON.stringify(value, null, 2);
+  try {
+    return JSON.stringify(value);
+  } catch (error) {
+    if (error instanceof RangeError) return "This value is nested too deeply to be shown.";
+    throw error;
+  }
+}
+
+function isDeeperThan(value: unknown, levels: number): boolean {
+  if (value === null || typeof value !== "object") return false;
+  return levels === 0 || Object.values(value).some((one) => isDeeperThan(one, levels - 1));
+}
+
+const SUMMARY_MAX_CHARS = 300;
+
+/** The values of a call's arguments on one line, shortened. */
 export function summarizeArguments(args: Readonly<Record<string, unknown>>): string {
   const values = Object.values(args).filter((value) => value !== null && value !== "");
-  return values.map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(", ").replace(/\s+/g, " ");
+  return values.map((value) => (typeof value === "string" ? value : formatJson(value)).slice(0, SUMMARY_MAX_CHARS)).join(", ").replace(/\s+/g, " ").slice(0, SUMMARY_MAX_CHARS);
 }

@@ -1,5 +1,6 @@
 // Panels that are loaded when they are first opened, with an error message if that fails.
-import { Component, type ComponentType, lazy, type LazyExoticComponent, type ReactElement, type ReactNode } from "react";
+import { type ComponentType, lazy, type LazyExoticComponent, type ReactElement, type ReactNode } from "react";
+import { ErrorBoundary } from "./boundary";
 import { ErrorMessage } from "./common";
 import { useApp } from "./context";
 
@@ -12,32 +13,18 @@ export function lazyPanel<P>(load: () => Promise<{ default: ComponentType<P> }>)
   }));
 }
 
-interface Props {
-  onLoadError: () => void;
-  children: ReactNode;
-}
-
-class Boundary extends Component<Props, { failed: string | null }> {
-  override state = { failed: null };
-
-  static getDerivedStateFromError(error: unknown): { failed: string } {
-    if (!(error instanceof ChunkLoadError)) throw error;
-    return { failed: error.message };
-  }
-
-  override componentDidCatch(): void {
-    this.props.onLoadError();
-  }
-
-  override render(): ReactNode {
-    return this.state.failed === null ? this.props.children : (
-      <div className="p-3"><ErrorMessage text="This part of the page could not be loaded." retry={() => location.reload()} label="Reload the page" /></div>
-    );
-  }
-}
-
 /** `name` resets the error when another panel is shown. */
 export function LazyBoundary({ name, children }: { name: string; children: ReactNode }): ReactElement {
   const app = useApp();
-  return <Boundary key={name} onLoadError={() => void app.checkForNewPage()}>{children}</Boundary>;
+  const onError = (error: unknown): void => {
+    if (error instanceof ChunkLoadError) void app.checkForNewPage();
+  };
+  return <ErrorBoundary subject={name} onError={onError} fallback={panelError}>{children}</ErrorBoundary>;
+}
+
+function panelError(error: unknown, retry: () => void): ReactElement {
+  const message = error instanceof ChunkLoadError
+    ? <ErrorMessage text="This part of the page could not be loaded." retry={() => location.reload()} label="Reload the page" />
+    : <ErrorMessage text="This panel could not be displayed because of an error in the page." retry={retry} />;
+  return <div className="p-3">{message}</div>;
 }

@@ -50,6 +50,32 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The log clock in ms: it measures delays and leases (decision 28). It is the server's clock plus an offset that changes
+-- when the server's clock is set, so it runs on and never goes back. Hash `clock`: o = the offset, l = the last time.
+-- `expected` is the time by the monotonic clock of the caller, or nil: it tells a clock that was set forward from time
+-- in which nothing happened. It may be late by the time that a command waited, so small differences do not count.
+local function stored_log_ms()
+  local clock = call('HMGET', prefix .. 'clock', 'o', 'l')
+  local server = now_ms()
+  return server + (clock[1] or 0), tonumber(clock[2] or 0), server
+end
+
+local function log_ms(expected)
+  local now, last, server = stored_log_ms()
+  if expected and math.abs(now - expected) > CLOCK_JUMP_MS then
+    now = expected
+  end
+  now = math.max(now, last)
+  call('HSET', prefix .. 'clock', 'o', digits(now - server), 'l', digits(now))
+  return now
+end
+
+-- The log clock for functions that do not write.
+local function peek_log_ms()
+  local now, last = stored_log_ms()
+  return math.max(now, last)
+end
+
 -- Flags: 'no-writes' for functions that only read: they also run on a replica and on a full server.
 -- 'allow-oom' for functions that free memory: they must run on a full server, which refuses all other writing functions
 -- before they start.

@@ -1,12 +1,14 @@
 -- Lanes, their owners and their workers, except for claiming (claim.lua).
 --
 -- A lane is an agent and a conversation. Sorted set `m`: its mail in order; hash `l`: its state, with
--- s = held, later or parked (empty: ready when the lane has mail, and then in `r` exactly once; idle when it has none),
+-- s = held, later or parked (empty: ready when the lane has mail, and then in `e` exactly once; idle when it has none),
 -- o = owner token, v = the owner's worker, t = attempt, n = the owner's append counter, g = answer of that append,
 -- f = token of the owner that finished last, y = the answer that it got.
--- Of an agent: list `r` ready lanes, sorted set `d` due times, `u` and `uc` lanes by their oldest chat and control mail,
+-- Of an agent: sorted set `d` due times (log clock), `u` and `uc` lanes by their oldest chat and control mail,
 -- hash `q` how far its inboxes are sorted into lanes. Counter `epoch` makes owner tokens unique.
--- Of a worker: sorted set `w` leases by deadline, hash `v` facts, set `x` lanes held, list `y` lanes of its last claim.
+-- Of an agent and a principal: list `e` ready lanes. List `a` of an agent: the principals that have ready lanes, each
+-- once, in the order in which claims serve them. (Until schema 2 an agent had one list `r` of ready lanes.)
+-- Of a worker: sorted set `w` leases by deadline (log clock), hash `v` facts, set `x` lanes held, list `y` lanes of its last claim.
 
 -- Mail is a member 'c' or 'm' (control or chat) followed by the seq. Control mail sorts before all chat mail.
 local CONTROL_OFFSET = 9007199254740992 -- 2^53: scores of control mail are negative
@@ -43,9 +45,52 @@ local function mail_reply(agent, lane, limit)
   return found
 end
 
--- Callers make sure that the lane has mail and was not ready before: it must not be in the queue twice.
+-- The owner of a conversation as JSON text, as its head has it; '' if it has none.
+local function principal_of(conversation)
+  return call('HGET', prefix .. 'h:stream:' .. conversation, 'owner') or ''
+end
+
+local function queue_key(agent, principal)
+  return prefix .. 'e:' .. lane_name(agent, principal)
+end
+
+-- Put lanes of one principal into its queue. Callers make sure that they have mail and were not ready before: a lane must
+-- not be in the queue twice. Going to the front means ahead of the other lanes of this principal: a principal that has
+-- had no ready lane joins at the end of the turns.
+local function enqueue(agent, principal, conversations, front)
+  local length = call(front and 'LPUSH' or 'RPUSH', queue_key(agent, principal), unpack(conversations))
+  if length == #conversations then
+    call('RPUSH', prefix .. 'a:' .. agent, principal)
+  end
+end
+
 local function make_ready(agent, conversation, front)
-  call(front and 'LPUSH' or 'RPUSH', prefix .. 'r:' .. agent, conversation)
+  enqueue(agent, principal_of(conversation), {conversation}, front)
+end
+
+-- Remove a lane from the queue of a principal. Returns whether it was there.
+local function unqueue(agent, principal, conversation)
+  local key = queue_key(agent, principal)
+  if call('LREM', key, 1, conversation) == 0 then
+    return false
+  end
+  if call('EXISTS', key) == 0 then
+    call('LREM', prefix .. 'a:' .. agent, 1, principal)
+  end
+  return true
+end
+
+-- Remove a lane that is ready. Its principal is nearly always the owner of its conversation; all others are searched if
+-- the owner was changed or removed since the lane became ready.
+local function make_unready(agent, conversation)
+  if unqueue(agent, principal_of(conversation), conversation) then
+    return
+  end
+  for _, principal in ipairs(call('LRANGE', prefix .. 'a:' .. agent, 0, -1)) do
+    if unqueue(agent, principal, conversation) then
+      return
+    end
+  end
 end
 
 local function index_oldest_mail(index, conversation, lane, has_mail, low, high)
@@ -113,12 +158,15 @@ end
 
 local function drop_lane(agent, conversation)
   local lane = lane_name(agent, conversation)
-  local worker = call('HGET', prefix .. 'l:' .. lane, 'v')
-  if worker and worker ~= '' then
-    call('SREM', prefix .. 'x:' .. worker, lane)
+  local state = call('HMGET', prefix .. 'l:' .. lane, 'v', 's')
+  if state[1] and state[1] ~= '' then
+    call('SREM', prefix .. 'x:' .. state[1], lane)
+  end
+  if (state[2] or '') == '' and call('EXISTS', prefix .. 'm:' .. lane) == 1 then
+    make_unready(agent, conversation)
   end
   call('DEL', prefix .. 'l:' .. lane, prefix .. 'm:' .. lane)
-  call('LREM', prefix .. 'r:' .. agent, 0, conversation)
+  call('LREM', prefix .. 'r:' .. agent, 0, conversation) -- of schema 2
   for _, index in ipairs({'d:', 'u:', 'uc:'}) do
     call('ZREM', prefix .. index .. agent, conversation)
   end
@@ -208,7 +256,7 @@ end
 
 -- The delay is a number of ms, or 'parked': until control mail arrives.
 local function later()
-  local owner, delay, refund = take_owner(), take(), take_number()
+  local owner, delay, refund, expected = take_owner(), take(), take_number(), take_number()
   local records = take_records()
   local conditions, heads = take_conditions_and_heads()
   local refusal = check_finish(owner) or check_append(records, conditions, heads, 1)
@@ -233,7 +281,7 @@ local function later()
     make_idle(owner.lane)
   else
     call('HSET', owner.key, 's', 'later')
-    call('ZADD', prefix .. 'd:' .. owner.agent, digits(now_ms() + tonumber(delay)), owner.conversation)
+    call('ZADD', prefix .. 'd:' .. owner.agent, digits(log_ms(expected) + tonumber(delay)), owner.conversation)
   end
   return {'done', answer}
 end
@@ -247,11 +295,11 @@ local function pending()
 end
 
 local function renew()
-  local worker, lease = take(), take_number()
+  local worker, lease, now = take(), take_number(), log_ms(take_number())
   if not call('ZSCORE', prefix .. 'w', worker) then
     return 0
   end
-  call('ZADD', prefix .. 'w', digits(now_ms() + lease), worker)
+  call('ZADD', prefix .. 'w', digits(now + lease), worker)
   return 1
 end
 
@@ -286,7 +334,7 @@ local function lanes()
   for _, conversation in ipairs(call('ZRANGE', prefix .. 'u:' .. agent, 0, limit - 1)) do
     add(conversation)
   end
-  return {now_text(), found}
+  return {digits(peek_log_ms()), found}
 end
 
 local function workers()
@@ -297,7 +345,7 @@ local function workers()
     local agents = call('HGET', prefix .. 'v:' .. worker, 'agents') or ''
     found[#found + 1] = {worker, leases[i + 1], agents, call('SCARD', prefix .. 'x:' .. worker)}
   end
-  return {now_text(), found}
+  return {digits(peek_log_ms()), found}
 end
 
 register('owned_append', owned_append)

@@ -105,6 +105,22 @@ local function collect_topics(key, name_prefix, before, limit, found)
   end
 end
 
+-- Collect the topics below a prefix of several parts into `found`, if they are few enough for one call.
+local function collect_by_name(kind, key, name_prefix, before, found)
+  local names, low, high = prefix .. 'p:' .. kind, '[' .. name_prefix, '(' .. name_prefix .. '\255'
+  if call('ZLEXCOUNT', names, low, high) > TOPICS_SCAN then
+    return false
+  end
+  for _, topic in ipairs(call('ZRANGEBYLEX', names, low, high)) do
+    local at = call('ZSCORE', key, topic)
+    local item = {topic = topic, at = tonumber(at or 0)}
+    if at and (not before or comes_first(before, item)) then
+      found[#found + 1] = item
+    end
+  end
+  return true
+end
+
 -- Topics after `before` in the order of the list. Where a kind was not read to its end, the list ends there for all
 -- kinds, because topics of that kind are missing after that edge; the edge is returned to continue from.
 local function topics()
@@ -115,7 +131,8 @@ local function topics()
   for _, name in ipairs(kind and {kind} or call('SMEMBERS', prefix .. 'kinds')) do
     if kind or string.sub(name, 1, 1) ~= ':' then
       local key = owner == '' and prefix .. 'k:' .. name or prefix .. 'o:' .. name .. ':' .. owner
-      local last = collect_topics(key, name_prefix, before, limit, found)
+      local by_name = has_parts(name_prefix) and collect_by_name(name, key, name_prefix, before, found)
+      local last = not by_name and collect_topics(key, name_prefix, before, limit, found)
       if last and (not edge or comes_first(last, edge)) then edge = last end
     end
   end
@@ -129,7 +146,18 @@ local function topics()
   return {reply, edge and digits(edge.at) or '', edge and edge.topic or ''}
 end
 
+-- The step to schema 2: index the names of one page of the topics of a kind. Returns the cursor of the next page.
+local function index_names()
+  local kind, cursor = take(), take()
+  local page = call('ZSCAN', prefix .. 'k:' .. kind, cursor, 'COUNT', TOPICS_PAGE)
+  for i = 1, #page[2], 2 do
+    index_name(page[2][i], kind)
+  end
+  return page[1]
+end
+
 register('read', read, 'no-writes')
 register('find', find, 'no-writes')
 register('describe', describe, 'no-writes')
 register('topics', topics, 'no-writes')
+register('index_names', index_names)

@@ -132,7 +132,8 @@ local function index_entry(topic, seq, lane, at)
   if seq == '1' then
     local kind = kind_of(topic)
     if call('ZADD', prefix .. 'k:' .. kind, 'NX', at, topic) == 1 then
-      call('SADD', prefix .. 'kinds', kind)
+      list_new(topic, kind)
+      notify_kind(topic, kind)
     end
   end
   if lane ~= '' then
@@ -210,9 +211,6 @@ local function forget_body(topic, seq)
   if known then
     call('HSET', prefix .. 'i:' .. topic, id, (string.gsub(known, ' .*$', ' ')))
   end
-  if entry then
-    call('SADD', prefix .. 'stale', topic) -- see `scrub` in retention.lua
-  end
 end
 
 -- Empty a record. Returns whether there was such a record.
@@ -233,6 +231,7 @@ local function erase_record(topic, seq)
   local at = string.match(fields['a'] or '', '^%d+$') or '0'
   local id = string.match(fields['i'] or '', '^[^%c]*$') or ''
   call('ZADD', prefix .. 'z:' .. topic, seq, table.concat({seq, at, id, mark, name}, '\n'))
+  call('SADD', prefix .. 'stale', topic) -- see `scrub` in retention.lua
   drop_entries(topic, {entry[1]})
   return true
 end

@@ -35,7 +35,7 @@ local function is_mail(record)
 end
 
 -- Drop one page of the oldest records: all but a number ('keep'), those older than some ms ('age'), or those up to a seq
--- ('through'). Returns the floor and whether there may be more.
+-- ('through'). Returns the floor, how many records were dropped, and whether there may be more.
 local function trim()
   local topic, by, amount, page = take(), take(), take_number(), take_number()
   local erased = prefix .. 'z:' .. topic
@@ -69,7 +69,7 @@ local function trim()
     call('ZREMRANGEBYSCORE', erased, '-inf', digits(floor))
     call('HSET', prefix .. 's:' .. topic, 'f', digits(floor))
   end
-  return {digits(floor), dropped == page and 1 or 0}
+  return {digits(floor), dropped, dropped == page and 1 or 0}
 end
 
 -- --- compact
@@ -102,6 +102,18 @@ local function drop_erased_pieces(topic, name, first, closing, ids)
   return dropped
 end
 
+-- XDEL in the middle of a stream only marks the entry, and the server frees a node of a stream only when all its entries
+-- are marked. So the memory of dropped pieces stays in use until the stream is copied (see `scrub`). That is due when as
+-- many entries were dropped since the last copy as are left: a copy then costs no more than the appends that led to it.
+local function note_garbage(topic, dropped)
+  local state = prefix .. 's:' .. topic
+  local garbage = call('HINCRBY', state, 'w', dropped)
+  if garbage >= GARBAGE_MIN and garbage >= call('XLEN', prefix .. 't:' .. topic) then
+    call('HDEL', state, 'w')
+    call('SADD', prefix .. 'stale', topic)
+  end
+end
+
 -- Drop one page of the pieces of one closed draft. Returns how many pieces were dropped and whether there may be more.
 local function compact()
   local topic, min_age, page = take(), take_number(), take_number()
@@ -121,10 +133,22 @@ local function compact()
     local next_seq = digits(tonumber(entry_seq(entries[page])) + 1)
     call('ZADD', closed, at, next_seq .. ' ' .. closing .. ' ' .. name)
   end
+  if dropped > 0 then
+    note_garbage(topic, dropped)
+  end
   return {dropped, 1}
 end
 
 -- --- erase and delete
+
+-- Hash `scrub` records that content was deleted whose bytes are still in memory: n = number of deletions since the last
+-- scrub, a = time of the first of them, r = the next scrub should not begin before this time, b = when the running scrub
+-- began. Times are in ms.
+local function ask_for_scrub()
+  if call('HINCRBY', prefix .. 'scrub', 'n', 1) == 1 then
+    call('HSET', prefix .. 'scrub', 'a', now_text())
+  end
+end
 
 local function erase()
   local topic, forget, found = take(), take() == '1', 0
@@ -132,6 +156,7 @@ local function erase()
     if forget then forget_body(topic, arguments[i]) end
     if erase_record(topic, arguments[i]) then found = found + 1 end
   end
+  ask_for_scrub()
   return found
 end
 
@@ -155,59 +180,180 @@ local function delete_topic(topic, freed)
   call('HSET', prefix .. 's:' .. topic, 'x', 1, 'f', last, 'g', last, 'a', active)
   list_as_deleted(topic, active)
   notify(topic, '')
+  notify_kind(topic, kind_of(topic))
 end
 
--- Erase the copies of a conversation in other topics, and drop its lanes. Copies are 'seq topic', or '@ topic' for an
--- inbox whose mail was removed earlier; every inbox among them may have a lane of this conversation.
-local function delete_copies(conversation, freed)
-  local copies, agents = prefix .. 'c:' .. conversation, {[conversation] = true}
-  for _, member in ipairs(call('SMEMBERS', copies)) do
-    local seq, topic = string.match(member, '^(%S+) (.*)$')
-    local kind, name = string.match(topic, '^([^:]*):(.*)$')
-    if kind == 'chat' or kind == 'control' then
-      agents[name] = true
-    end
-    if seq ~= '@' then
-      forget_body(topic, seq)
-      freed[#freed + 1] = call('HGET', prefix .. 'B:' .. topic, seq) or nil
-      erase_record(topic, seq)
+-- Drop the lanes of a conversation. Its copies are 'seq topic', or '@ topic' for an inbox whose mail was removed earlier;
+-- every inbox among them may have a lane of this conversation. This reads all copies, 0.5 µs each, because the owners
+-- have to be fenced in the same step that deletes the topics.
+local function drop_lanes(conversation)
+  drop_lane(conversation, conversation)
+  local seen = {}
+  for _, member in ipairs(call('SMEMBERS', prefix .. 'c:' .. conversation)) do
+    local topic = string.sub(member, string.find(member, ' ', 1, true) + 1)
+    if not seen[topic] then
+      seen[topic] = true
+      local kind, name = string.match(topic, '^([^:]*):(.*)$')
+      if kind == 'chat' or kind == 'control' then
+        drop_lane(name, conversation)
+      end
     end
   end
-  for agent in pairs(agents) do
-    drop_lane(agent, conversation)
-  end
-  call('DEL', copies)
 end
 
+-- Delete topics, and with a conversation its lanes. Set `erasing` lists the conversations whose copies `erase_copies`
+-- has to erase: it is the caller's next step, or part of a scrub if the caller dies.
 local function delete()
   local names, conversation = take_list(), take()
   local freed = {} -- lists of blobs that deleted records named
+  if conversation ~= '' then
+    drop_lanes(conversation) -- before the head that names their principal
+  end
   for _, topic in ipairs(names) do
     delete_topic(topic, freed)
   end
   if conversation ~= '' then
-    delete_copies(conversation, freed)
+    call('SADD', prefix .. 'erasing', conversation)
     for _, blobs in ipairs(freed) do
       drop_unnamed_blobs(blobs)
     end
+    ask_for_scrub()
   end
   return 1
 end
 
+-- --- expiry
+
+-- Whether a topic was created, or its head set or a record appended, after some time.
+local function is_active(topic, since)
+  local last = call('XREVRANGE', prefix .. 't:' .. topic, '+', '-', 'COUNT', 1)[1]
+  local at = last and tonumber(entry_fields(last)['a']) or 0
+  local active = tonumber(call('ZSCORE', prefix .. 'k:' .. kind_of(topic), topic) or 0)
+  return at > since or active > since
+end
+
+-- Whether mail of a conversation waits: in a lane, or in an inbox and not yet sorted into a lane. Like `drop_lanes`, it
+-- reads all copies of the conversation, but looks at each inbox and its lane once.
+local function has_mail(conversation)
+  local sorted = {} -- by topic: how far an inbox is sorted into lanes; false for another topic
+  for _, member in ipairs(call('SMEMBERS', prefix .. 'c:' .. conversation)) do
+    local space = string.find(member, ' ', 1, true)
+    local topic, seq = string.sub(member, space + 1), tonumber(string.sub(member, 1, space - 1))
+    if sorted[topic] == nil then
+      local kind, name = string.match(topic, '^([^:]*):(.*)$')
+      local is_inbox = kind == 'chat' or kind == 'control'
+      if is_inbox and call('EXISTS', prefix .. 'm:' .. lane_name(name, conversation)) == 1 then return true end
+      sorted[topic] = is_inbox and tonumber(call('HGET', prefix .. 'q:' .. name, kind) or 0)
+    end
+    local entry = seq and sorted[topic] and seq > sorted[topic] and entry_at(topic, digits(seq))
+    if entry and is_mail({fields = entry_fields(entry)}) then return true end
+  end
+  return false
+end
+
+-- Delete a conversation whose topics were not used for some ms, and of which no mail waits. Returns whether it was (or,
+-- in a dry run, would be) deleted. The arguments of `delete` follow.
+local function expire()
+  local since, dry, first = now_ms() - take_number(), take() == '1', position
+  local topics, conversation = take_list(), take()
+  if is_deleted(topics[1]) then -- after a lost reply the caller still has to erase the copies
+    return not dry and call('SISMEMBER', prefix .. 'erasing', conversation) or 0
+  end
+  if not call('ZSCORE', prefix .. 'k:' .. kind_of(topics[1]), topics[1]) then
+    return 0 -- there is no such conversation
+  end
+  for _, topic in ipairs(topics) do
+    if not is_deleted(topic) and is_active(topic, since) then return 0 end
+  end
+  if has_mail(conversation) then
+    return 0
+  end
+  if not dry then
+    position = first
+    delete()
+  end
+  return 1
+end
+
+-- Erase one page of the copies of a deleted conversation in other topics. Returns whether there may be more.
+local function erase_copies()
+  local conversation, page = take(), take_number()
+  local copies = prefix .. 'c:' .. conversation
+  for _, member in ipairs(call('SPOP', copies, page)) do
+    local seq, topic = string.match(member, '^(%S+) (.*)$')
+    if seq ~= '@' then
+      local blobs = call('HGET', prefix .. 'B:' .. topic, seq)
+      forget_body(topic, seq)
+      erase_record(topic, seq)
+      if blobs then drop_unnamed_blobs(blobs) end
+    end
+  end
+  if call('EXISTS', copies) == 1 then
+    return 1
+  end
+  call('SREM', prefix .. 'erasing', conversation)
+  return 0
+end
+
 -- --- clean-up
 
--- XDEL in the middle of a stream only marks the entry: its content stays in memory and in every dump. `scrub` therefore
+-- XDEL in the middle of a stream only marks the entry: its content stays in memory and in every dump. A scrub therefore
 -- copies the remaining entries into a new stream, one page per call, and then replaces the old stream with it.
--- Set `stale` lists the topics that need it. Returns the seq to continue after, or nothing at the end.
+-- Set `stale` lists the topics that need it. Key `scrubber` names the process that scrubs, until it expires.
+local function lease_scrub(token)
+  call('SET', prefix .. 'scrubber', token, 'PX', SCRUB_LEASE_MS)
+end
+
+-- Whether this process still scrubs; extends its lease. A process whose lease has expired stops, even if no other one
+-- holds it: another may have scrubbed in between, and the deletions that the late one has counted are served already.
+local function holds_scrub(token)
+  local held = call('GET', prefix .. 'scrubber') == token
+  if held then
+    lease_scrub(token)
+  end
+  return held
+end
+
+-- The state of `ScrubState`, and the server's time.
+local function scrub_state()
+  local state = call('HMGET', prefix .. 'scrub', 'n', 'a', 'r')
+  return {now_ms(), tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)}
+end
+
+-- Begin a scrub. Returns the number of deletions that it serves, or -1 while another process scrubs.
+local function scrub_begin()
+  local token = take()
+  local requests = tonumber(call('HGET', prefix .. 'scrub', 'n') or 0)
+  if requests > 0 then
+    local holder = call('GET', prefix .. 'scrubber')
+    if holder and holder ~= token then
+      return -1
+    end
+    lease_scrub(token)
+    call('HSET', prefix .. 'scrub', 'b', now_text())
+  end
+  return requests
+end
+
+-- Copy one page of a topic. Returns the seq to continue after, '' at the end, or nothing if it is part of a scrub that
+-- another process may have taken over. A call that is repeated after a lost reply continues where the copy ends.
 local function scrub()
-  local topic, token, cursor, page = take(), take(), take(), take_number()
+  local topic, token, cursor, page, leased = take(), take(), take(), take_number(), take() == '1'
+  if leased and not holds_scrub(token) then
+    return false
+  end
   local stream, copy = prefix .. 't:' .. topic, prefix .. 'T:' .. token
-  local entries = call('XRANGE', stream, '(0-' .. cursor, '+', 'COUNT', page)
+  if call('SISMEMBER', prefix .. 'stale', topic) == 0 then -- this call is repeated, or another process was faster
+    call('UNLINK', copy)
+    return ''
+  end
+  local copied = call('XREVRANGE', copy, '+', '-', 'COUNT', 1)[1]
+  local entries = call('XRANGE', stream, '(' .. (copied and copied[1] or '0-' .. cursor), '+', 'COUNT', page)
   for _, entry in ipairs(entries) do
     call('XADD', copy, entry[1], unpack(entry[2]))
   end
   if #entries == page then
-    call('PEXPIRE', copy, SCRUB_MEMORY_MS)
+    call('PEXPIRE', copy, SCRUB_LEASE_MS) -- it may hold what is deleted meanwhile
     return entry_seq(entries[page])
   end
   local left = call('XLEN', stream)
@@ -223,13 +369,36 @@ local function scrub()
     call('UNLINK', copy .. ':old')
   end
   call('SREM', prefix .. 'stale', topic)
-  return false
+  return ''
 end
 
--- Drop a page of blobs that no record names and that are older than some ms. Returns how many were dropped.
+-- End a scrub that has served this number of deletions. Returns whether no deletion needs another one.
+local function scrub_end()
+  local token, served = take(), take_number()
+  local state, now = prefix .. 'scrub', now_ms()
+  if not holds_scrub(token) then -- taken over, or this call is repeated after a lost reply
+    return call('HEXISTS', state, 'n') == 0 and 1 or 0
+  end
+  call('DEL', prefix .. 'scrubber')
+  local began = call('HGET', state, 'b')
+  call('HDEL', state, 'b')
+  call('HSET', state, 'r', digits(now + (now - tonumber(began)) * SCRUB_TIME_SHARE))
+  if call('HINCRBY', state, 'n', -served) > 0 then
+    call('HSET', state, 'a', began) -- the others came after the scrub had begun
+    return 0
+  end
+  call('HDEL', state, 'n', 'a')
+  return 1
+end
+
+-- Drop a page of blobs that no record names and that are older than some ms. Returns how many were dropped, or in a dry
+-- run how many there are.
 local function sweep_blobs()
-  local min_age, page = take_number(), take_number()
-  local names = call('ZRANGEBYSCORE', prefix .. 'loose', '-inf', digits(now_ms() - min_age), 'LIMIT', 0, page)
+  local oldest_kept, page, dry = digits(now_ms() - take_number()), take_number(), take() == '1'
+  if dry then
+    return call('ZCOUNT', prefix .. 'loose', '-inf', oldest_kept)
+  end
+  local names = call('ZRANGEBYSCORE', prefix .. 'loose', '-inf', oldest_kept, 'LIMIT', 0, page)
   for _, name in ipairs(names) do
     drop_blob(name)
   end
@@ -240,5 +409,10 @@ register('trim', trim, 'allow-oom')
 register('compact', compact, 'allow-oom')
 register('erase', erase, 'allow-oom')
 register('delete', delete, 'allow-oom')
+register('expire', expire, 'allow-oom')
+register('erase_copies', erase_copies, 'allow-oom')
+register('scrub_state', scrub_state, 'no-writes')
+register('scrub_begin', scrub_begin, 'allow-oom')
 register('scrub', scrub)
+register('scrub_end', scrub_end, 'allow-oom')
 register('sweep_blobs', sweep_blobs, 'allow-oom')

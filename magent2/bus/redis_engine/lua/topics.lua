@@ -1,12 +1,22 @@
 -- Topics: state, listing and notification.
 --
 -- Keys of a topic: stream `t`, head `h`, and, once something was removed from the topic, hash `s` with
--- f = floor, g = number of entries that are gone from the stream, x = deleted, a = last activity (deleted topics only).
+-- f = floor, g = number of entries that are gone from the stream, x = deleted, a = last activity (deleted topics only),
+-- w = number of entries that were compacted since the stream was last copied (see `note_garbage` in retention.lua).
 -- Seqs are dense when they are assigned. The last seq is therefore the stream's length plus the number of gone entries.
 -- Listing: set `kinds`; per kind `k`, and per kind and owner `o`, the topics by the time of their last activity.
--- Kind ':deleted' lists deleted topics. Channel `n` notifies subscribers of the topic.
+-- Kind ':deleted' lists deleted topics. Names of several parts ('entity:user:ann', 'stream:c1~agent-1') are also in `p` of
+-- their kind, all with the score 0, so that a prefix finds them. An entry there never changes, unlike one in `k`.
+-- Channel `n` notifies subscribers of the topic. Channel `n` of 'kind:\n' tells the names of topics whose entry in `k` or
+-- whose head has changed.
 local function kind_of(topic)
   return string.match(topic, '^([^:]*):') or ''
+end
+
+-- Whether the name after the kind has several parts.
+local function has_parts(topic)
+  local colon = string.find(topic, ':', 1, true)
+  return colon and string.find(topic, NAME_SEPARATORS, colon + 1)
 end
 
 local function is_deleted(topic)
@@ -27,22 +37,47 @@ local function topic_state(topic)
   }
 end
 
+-- Wake the watchers of a topic. The message is empty, or it holds the new records (see `notification` in append.lua).
+local function notify(topic, message)
+  call('PUBLISH', prefix .. 'n:' .. topic, message)
+end
+
+-- Wake the watchers of a kind.
+local function notify_kind(topic, kind)
+  notify(kind .. ':\n', topic)
+end
+
+local function index_name(topic, kind)
+  if has_parts(topic) then
+    call('ZADD', prefix .. 'p:' .. kind, 0, topic)
+  end
+end
+
+-- Index a topic that has just been added to the list of its kind.
+local function list_new(topic, kind)
+  call('SADD', prefix .. 'kinds', kind)
+  index_name(topic, kind)
+end
+
 -- Record activity of a topic in the lists of its kind and of its owner.
 local function touch(topic, at, owner_before, owner)
   local kind = kind_of(topic)
-  call('SADD', prefix .. 'kinds', kind)
-  call('ZADD', prefix .. 'k:' .. kind, at, topic)
+  if call('ZADD', prefix .. 'k:' .. kind, at, topic) == 1 then
+    list_new(topic, kind)
+  end
   if owner_before and owner_before ~= owner then
     call('ZREM', prefix .. 'o:' .. kind .. ':' .. owner_before, topic)
   end
   if owner then
     call('ZADD', prefix .. 'o:' .. kind .. ':' .. owner, at, topic)
   end
+  notify_kind(topic, kind)
 end
 
 local function unlist(topic)
   local kind = kind_of(topic)
   call('ZREM', prefix .. 'k:' .. kind, topic)
+  call('ZREM', prefix .. 'p:' .. kind, topic)
   local owner = call('HGET', prefix .. 'h:' .. topic, 'owner')
   if owner then
     call('ZREM', prefix .. 'o:' .. kind .. ':' .. owner, topic)
@@ -52,11 +87,6 @@ end
 local function list_as_deleted(topic, active)
   call('SADD', prefix .. 'kinds', ':deleted')
   call('ZADD', prefix .. 'k::deleted', active, topic)
-end
-
--- Wake the watchers of a topic. The message is empty, or it holds the new records (see `notification` in append.lua).
-local function notify(topic, message)
-  call('PUBLISH', prefix .. 'n:' .. topic, message)
 end
 
 -- A topic as a reply: name, last, floor, deleted, active, then names and texts of the head.

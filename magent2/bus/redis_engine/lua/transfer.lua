@@ -31,6 +31,11 @@ local function dump_topics()
   return found
 end
 
+-- What the log clock adds to the server's clock.
+local function clock_offset()
+  return tonumber(call('HGET', prefix .. 'clock', 'o') or 0)
+end
+
 -- Lanes of an agent that have mail, by name, after a name. Owners are not exported: a held lane counts as ready.
 local function dump_lanes()
   local agent, after, limit = take(), take(), take_number()
@@ -54,7 +59,7 @@ local function dump_lanes()
       mail[#mail + 1] = {mail_topic(agent, member), string.sub(member, 2)}
     end
     local due = call('ZSCORE', prefix .. 'd:' .. agent, names[i])
-    found[i] = {names[i], mail, state[2] or '0', due or '', state[1] == 'parked' and 1 or 0}
+    found[i] = {names[i], mail, state[2] or '0', due and digits(due - clock_offset()) or '', state[1] == 'parked' and 1 or 0}
   end
   return found
 end
@@ -140,7 +145,7 @@ local function load_inbox()
   call('SADD', prefix .. 'agents', agent)
 end
 
--- `due` is a time in ms, or '' for a lane that waits for no time.
+-- `due` is a time of the server's clock in ms, or '' for a lane that waits for no time.
 local function load_lane()
   local agent, conversation, attempt, due, parked, members = take(), take(), take(), take(), take(), take_list()
   local lane = lane_name(agent, conversation)
@@ -157,7 +162,7 @@ local function load_lane()
     call('HSET', prefix .. 'l:' .. lane, 's', 'parked')
   elseif due ~= '' then
     call('HSET', prefix .. 'l:' .. lane, 's', 'later')
-    call('ZADD', prefix .. 'd:' .. agent, due, conversation)
+    call('ZADD', prefix .. 'd:' .. agent, digits(due + clock_offset()), conversation)
   else
     make_ready(agent, conversation, false)
   end

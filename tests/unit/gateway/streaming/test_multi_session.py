@@ -150,7 +150,7 @@ async def test_who_is_far_behind_is_given_the_whole_list_again(bus: MemoryBus) -
     await until(lambda: shown.version == 1)
 
     for number in range(CHANGES_KEPT + 1):  # without a pause in which it could look for itself
-        shown._publish({"one": {**shown._entries["one"], "title": str(number)}}, [])
+        shown._publish([{**shown._entries["one"], "title": str(number)}], [])
 
     assert shown.after(0).startswith(b"event: sessions\n")
     assert shown.after(1).startswith(b"event: sessions\n")

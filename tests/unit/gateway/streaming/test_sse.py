@@ -15,11 +15,11 @@ from magent2.gateway.streaming.sse import (
     EventFrame,
     UnknownKind,
     batches,
-    kind_of,
     parse_cursor,
     parse_kinds,
     payload_frame,
 )
+from magent2.sessions.stream import kind_of
 from tests.support.gateway import last_id, parse_frames
 
 PAYLOADS = st.dictionaries(st.text(max_size=8), st.text() | st.integers(0, 2**53) | st.none() | st.lists(st.text()))

@@ -131,6 +131,23 @@ async def test_compacted_and_erased_records_leave_holes_and_no_gap(bus: MemoryBu
     assert seqs(await follow(client, since=1, max_events=2)) == [4, 6, None]
 
 
+async def test_a_compaction_is_no_gap_for_a_reader_that_is_connected(
+    bus: MemoryBus, app: FastAPI, client: httpx2.AsyncClient
+) -> None:
+    """Whether or not the reader has seen the tokens, it gets the whole text and everything after it."""
+    reader = asyncio.create_task(follow(client, kinds="output,user_message", max_events=2))
+    await streams_open(app, 1)
+    tokens = [NewRecord(TOPIC, {"event": "token", "text": str(number)}, draft="m") for number in range(3)]
+    bus.call(Append(records=tuple(tokens)))
+    await asyncio.sleep(0)
+    bus.call(Append(records=(NewRecord(TOPIC, {"event": "output", "text": "012"}, closes="m"),)))
+
+    assert bus.call(Compact(TOPIC, min_age_s=0)).dropped == 3
+    publish(bus, "user_message")
+
+    assert [(event.id, event.kind) for event in await reader] == [(4, "output"), (5, "user_message"), (None, "end")]
+
+
 async def test_kinds_are_filtered_and_the_cursor_still_moves(
     bus: MemoryBus, app: FastAPI, client: httpx2.AsyncClient
 ) -> None:

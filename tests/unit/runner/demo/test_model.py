@@ -35,7 +35,10 @@ HANDOFFS = {"Front Desk": "transfer_to_front_desk"}
                 ),
             ),
         ),
-        ("Talk to front desk.", (ScriptedCall("transfer_to_front_desk"),)),
+        (
+            "Talk to front desk.",
+            (ScriptedCall("transfer_to_front_desk", {"reason": "The user asked for this agent."}),),
+        ),
         ("weather in Oslo", (ScriptedCall("weather", {"city": "Oslo"}),)),
         ("What is the weather like in São Paulo?", (ScriptedCall("weather", {"city": "São Paulo"}),)),
         ("search for red shoes", (ScriptedCall("product_search", {"query": "red shoes"}),)),

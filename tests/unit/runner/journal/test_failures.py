@@ -64,7 +64,7 @@ REPLIES: dict[str, tuple[Reply, type[Exception], str]] = {
     "reports a failure": (Reply("one two three", fail_after=1), ModelUnavailable, "did not answer"),
     "too many requests": (Reply(status=429), ModelUnavailable, "did not answer"),
     "server error": (Reply(status=503), ModelUnavailable, "did not answer"),
-    "bad request": (Reply("no such model", status=400), ModelError, "no such model"),
+    "bad request": (Reply("no such model", status=400), ModelError, "check the model's name"),
     "no key": (Reply("who are you", status=401), ModelError, "OPENAI_API_KEY"),
     "not found": (Reply("nothing here", status=404), ModelError, "OPENAI_BASE_URL"),
     "too long": (Reply("maximum context length is 8", status=400), ContextTooLong, "start a new conversation"),
@@ -85,6 +85,7 @@ async def test_failures_of_a_model_server_become_own_errors(
 
     assert type(error) is kind
     assert words in str(error)
+    assert not reply.text or reply.text not in str(error)
 
 
 @output_guardrail

@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact
 from magent2.errors import ModelError
+from magent2.runner.circuit import Circuits
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
@@ -52,6 +53,7 @@ from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.worker_fixture import AGENT, history, kinds, outputs, send, stream
 
 # The arguments with which the SDK calls a model
+CIRCUIT = Circuits().of(("a provider", ""))
 REQUEST: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
 NO_STATE: Any = {"previous_response_id": None, "conversation_id": None, "prompt": None}
 
@@ -96,7 +98,7 @@ async def test_the_text_of_a_turn_with_tools_closes_its_tokens(bus: MemoryBus) -
     message, output = (event for event in stream(bus) if event["event"] in ("message", "output"))
     assert (message["text"], message["message_id"]) == ("First I look.", f"{output['run_id']}/0")
     assert (output["text"], output["message_id"]) == ("Done.", f"{output['run_id']}/1")
-    assert bus.call(Compact("stream:one", 0)) > 0
+    assert bus.call(Compact("stream:one", 0)).dropped > 0
     assert "token" not in kinds(stream(bus))
 
 
@@ -162,7 +164,7 @@ async def test_the_sdk_gets_only_the_first_token_and_the_complete_response(bus: 
     passed: list[str] = []
 
     async def call_model() -> None:
-        model = JournalModel(ScriptedModel([stream_answer("one two three four")]), journal, AGENT)
+        model = JournalModel(ScriptedModel([stream_answer("one two three four")]), journal, AGENT, CIRCUIT)
         passed.extend([event.type async for event in model.stream_response(*REQUEST, **NO_STATE)])
 
     texts = [event["text"] async for event in journal.stream(call_model) if isinstance(event, Mapping)]
@@ -246,7 +248,7 @@ async def test_a_response_that_is_not_streamed_is_journalled_too(bus: MemoryBus)
     inner = ScriptedModel([[function_call("look", {}, call_id="c1")]])
 
     async def call_model() -> Any:
-        return await JournalModel(inner, journal, AGENT).get_response(*REQUEST, **NO_STATE)
+        return await JournalModel(inner, journal, AGENT, CIRCUIT).get_response(*REQUEST, **NO_STATE)
 
     responses: list[Any] = []
 

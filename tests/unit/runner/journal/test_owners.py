@@ -68,7 +68,8 @@ async def test_a_conversation_that_a_run_starts_belongs_to_its_principal(bus: Me
     await work(bus, script.agent(chat_send))
 
     (info,) = bus.call(Describe(("stream:new",)))
-    assert info.head == {"owner": "user:ann", "active_agent": "Dee"}
+    text = {"first_text": "news", "last_text": "news"}
+    assert info.head == {"owner": "user:ann", "active_agent": "Dee", **text}
 
 
 async def test_a_run_without_a_principal_writes_anywhere() -> None:

@@ -71,9 +71,9 @@ async def test_messages_of_a_tool_are_sent_in_the_append_of_its_result(bus: Memo
 
     assert message_contents(bus, "chat:Cy") == ["news"]
     (append,) = (topics for topics in recording.appends if "chat:Cy" in topics)
-    assert append == ["history:one", "stream:one", "chat:one", "chat:Cy"]
+    assert append == ["history:one", "stream:one", "chat:one", "chat:Cy", "stream:one"]
     (message,) = whole_log(bus, "chat:Cy")
-    assert recorded(bus)["c1"]["sends"] == [message.id]
+    assert recorded(bus)["c1"]["sends"] == [message.payload["id"]]
     assert (message.payload["sender"], message.headers["hops"]) == (f"agent:{AGENT}", 1)
 
 

@@ -1,0 +1,56 @@
+"""The history of a conversation: its records, their fold, and how it is read."""
+
+from magent2.sessions.history.fold import (
+    RUNS_MAX,
+    DroppedRuns,
+    History,
+    RunRecord,
+    restart_records,
+    snapshot_record,
+    sum_usage,
+)
+from magent2.sessions.history.reader import HistoryCache, HistoryReader, find_runs, read_history
+from magent2.sessions.history.records import (
+    AgentSettings,
+    AnswerRecord,
+    ApprovalRequest,
+    DecisionRecord,
+    DecisionStatus,
+    EndStatus,
+    RecordedSettings,
+    RunKey,
+    SeenSteer,
+    SendFacts,
+    ToolRecord,
+    message_id_of,
+    run_id_of,
+    settings_record,
+)
+
+__all__ = [
+    "RUNS_MAX",
+    "AgentSettings",
+    "AnswerRecord",
+    "ApprovalRequest",
+    "DecisionRecord",
+    "DecisionStatus",
+    "DroppedRuns",
+    "EndStatus",
+    "History",
+    "HistoryCache",
+    "HistoryReader",
+    "RecordedSettings",
+    "RunKey",
+    "RunRecord",
+    "SeenSteer",
+    "SendFacts",
+    "ToolRecord",
+    "find_runs",
+    "message_id_of",
+    "read_history",
+    "restart_records",
+    "run_id_of",
+    "settings_record",
+    "snapshot_record",
+    "sum_usage",
+]

@@ -1,0 +1,1 @@
+"""Attacks on the gateway, the worker and the page, which they must withstand."""

@@ -1,0 +1,38 @@
+"""What the first run of a process imports: nothing, because a late import blocks the event loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Starts a worker up to its event loop, then uses the client of a model provider as the first run does.
+PROGRAM = """
+import asyncio, sys
+from magent2.cli import server_process
+
+async def first_use():
+    from magent2.runner.sdk_run import LoopProvider
+
+    provider = LoopProvider("unused", "http://127.0.0.1:9/v1")
+    provider.get_model("gpt-4o")
+    for client, _ in provider._by_loop.values():
+        client.responses, client.chat.completions
+    await provider.aclose()
+
+def show_late_imports(worker):
+    worker.close()
+    before = set(sys.modules)
+    asyncio.run(first_use())
+    print("late:", *sorted(set(sys.modules) - before))
+
+server_process.run_on_loop = show_late_imports
+server_process.serve_worker([], "demo", None, "memory://", None, None)
+"""
+
+
+def test_a_worker_has_imported_the_client_of_the_model_provider_before_its_first_run() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    late = done.stdout.partition("late:")[2].split()
+
+    assert "late:" in done.stdout
+    assert [name for name in late if name.startswith(("openai", "httpcore2", "h11"))] == []

@@ -1,8 +1,8 @@
 """The demo model with a gate, for tests of the page: it waits at the gate, or fails, when the message says so.
 
 `held: TEXT` streams the first half of the text, waits until the gate is open, and streams the rest. `gated: TEXT` waits
-at the gate first and then does what TEXT says. `fail: TEXT` raises ModelRefused. `down: TEXT` raises ModelUnavailable,
-which is retried, while the gate is closed.
+at the gate first and then does what TEXT says, also if more messages follow it in the same request. `fail: TEXT` raises
+ModelRefused. `down: TEXT` raises ModelUnavailable, which is retried, while the gate is closed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from agents import TResponseInputItem
@@ -45,12 +46,14 @@ class GatedModel(DemoModel):
 
     async def stream_response(self, system_instructions: str | None, input: Any, *more: Any, **state: Any) -> Any:  # noqa: A002
         input = _without_sender_labels(input)  # noqa: A001
-        text = _last_text(input)
+        texts = _unanswered_texts(input)
+        text = texts[-1] if texts else ""
         if text.startswith(FAIL):
             raise ModelRefused("told to fail")
         if text.startswith(DOWN) and not self.gate.is_set():
             raise ModelUnavailable("the provider does not answer")
-        if text.startswith(GATED):
+        # A message that arrives before the run has started is in its first request, behind the one with the prefix.
+        if any(unanswered.startswith(GATED) for unanswered in texts):
             await self.gate.wait()
             input = _without_prefix(GATED, input)  # noqa: A001
         events = super().stream_response(system_instructions, input, *more, **state)
@@ -65,12 +68,12 @@ class GatedModel(DemoModel):
             yield event
 
 
-def _last_text(model_input: str | list[TResponseInputItem]) -> str:
+def _unanswered_texts(model_input: str | list[TResponseInputItem]) -> list[str]:
+    """The messages of users since the last item of another kind."""
     if isinstance(model_input, str):
-        return model_input
-    messages = [item for item in model_input if item.get("role") == "user"]
-    content = messages[-1].get("content") if messages else ""
-    return content if isinstance(content, str) else str(content)
+        return [model_input]
+    last = list(takewhile(lambda item: item.get("role") == "user", reversed(model_input)))
+    return [str(item.get("content")) for item in reversed(last)]
 
 
 def _without_sender_labels(model_input: str | list[TResponseInputItem]) -> Any:

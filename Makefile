@@ -2,7 +2,7 @@
 #   make test ARGS="-k lanes"   passes arguments to pytest
 #   make test SKIP=redis,nginx  skips the tests that need Redis or nginx; SKIP=browser skips those of the page
 #   make test JOBS=8            runs the tests in eight processes
-#   make test ORDER=7           runs the tests in another order, the same for each number
+#   make test ORDER=7           runs the tests in another order and with other generated values, the same for each number
 #   make run ARGS="--port 9000" passes arguments to `magent2 serve`
 
 .DEFAULT_GOAL := help
@@ -34,7 +34,9 @@ IN_WEB := cd web && NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$(CERTIFICATES)
 # Thousands of small logs wait for the disk at every commit. They are put into memory if it has room for them.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')
 # Idle processes take single tests from busy ones. With whole files, a few long files at the end leave a core idle.
-PYTEST = $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/pytest -n $(JOBS) --dist worksteal
+PYTEST = $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/pytest -n $(JOBS) --dist worksteal $(SEED)
+# Hypothesis generates the same values in every run without ORDER.
+SEED = $(if $(ORDER),--hypothesis-seed=$(ORDER))
 # The coverage of a part of the tests means nothing, so the minimum is off with SKIP or ARGS.
 COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)$(ARGS)),--cov-fail-under=0)
 
@@ -73,7 +75,7 @@ cover: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests with coverag
 .PHONY: soak
 soak: redis nginx browser $(READY) $(TESTED_PAGE) ## run the long tests, including those with a small local model
 	@scripts/uv sync --frozen --quiet --extra local
-	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
+	@ORDER=$(or $(ORDER),$(shell date +%s)) $(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(SEED) $(ARGS)
 
 .PHONY: check
 check: $(READY) ## check format, lint, types, layers, complexity and secrets, then run the tests

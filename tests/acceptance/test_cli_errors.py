@@ -12,10 +12,13 @@ from pathlib import Path
 import click
 import pytest
 
+from magent2.bus.redis_engine.errors import FIRST_CONTACT_S
 from magent2.cli.main import cli, run
+from magent2.client.transport import Backoff
 from tests.support.command_line import CommandLine, Done, served_team
 
 SERVERS = ("serve", "gateway", "worker")  # they change the logging of a process, so each runs in one of its own
+WAITS_SHORTENED = 20  # how many times shorter a command waits for a server that is not there
 WRONG_TOKEN = "w" * 32
 NO_REDIS = "redis://127.0.0.1:1/0"
 # A next step: a command, an option, a variable, or what follows the semicolon after the cause.
@@ -91,9 +94,10 @@ ARGUMENTS: dict[str, str] = {
     "completion": "bash",
 }
 
-# What a command cannot find on a server or bus that works, besides the conversation, user, … `unknown` above.
+# What a command cannot find on a server or bus that works, besides the conversation, user, … `unknown` above. No worker
+# serves the agent `absent`: an agent that answers could be faster than a timeout of 0 on a slow client.
 NOT_FOUND = {
-    "send": ("chat:nowhere hello --wait --timeout 0.2", "general hello --wait --timeout 0 -c late"),
+    "send": ("chat:nowhere hello --wait --timeout 0.2", "absent hello --wait --timeout 0 -c late"),
     "python": ("{file} --agent unknown", "{nowhere} --agent general", "{folder} --agent general"),
     "chat": ("--resume unknown",),
     "bench": ("--agent unknown -n 1 --timeout 0.1",),
@@ -206,6 +210,22 @@ def walk(
     return Walk(server, tmp_path, capsys)
 
 
+class ShortBackoff(Backoff):
+    """Retries as usual, but for a shorter time."""
+
+    def __init__(self, max_elapsed_s: float) -> None:
+        super().__init__(max_elapsed_s / WAITS_SHORTENED)
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the retries while a gateway or Redis refuses connections: they take most of the time of these tests."""
+    for client in ("sync_client", "async_client"):
+        monkeypatch.setattr(f"magent2.client.{client}.Backoff", ShortBackoff)
+    for connection in ("execute", "pipeline"):
+        monkeypatch.setattr(f"magent2.bus.redis_engine.{connection}.FIRST_CONTACT_S", FIRST_CONTACT_S / WAITS_SHORTENED)
+
+
 @pytest.fixture
 def no_gateway() -> Iterator[str]:
     """The URL of a port that is bound and not listened on: connections are refused."""
@@ -249,6 +269,7 @@ def test_a_missing_argument_is_named_with_the_help(walk: Walk, name: str) -> Non
     assert f"'magent2 {name} --help'" in message
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", [name for name in REMOTE if name != "doctor"])
 def test_without_a_gateway_the_command_that_starts_one_is_named(walk: Walk, name: str, no_gateway: str) -> None:
     message = check(walk.enter(name, ARGUMENTS[name], "--url", no_gateway), 1)
@@ -268,8 +289,9 @@ def test_an_unknown_conversation_or_dead_letter_is_named(walk: Walk, name: str) 
     assert "unknown" in check(walk.enter(name, ARGUMENTS[name]), 1)
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", [name for name in BUSES if name not in NOT_BY_BUS])
-def test_a_bus_that_does_not_answer_is_named(walk: Walk, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bus_that_does_not_answer_is_named(walk: Walk, name: str) -> None:
     assert "127.0.0.1:1" in check(walk.enter(name, ARGUMENTS[name], "--bus", NO_REDIS), 1)
 
 

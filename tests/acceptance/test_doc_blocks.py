@@ -23,6 +23,7 @@ from magent2.models.api.team import BuiltinToolStatus
 from magent2.roster.agents_file import load_agents_file
 from magent2.tools.default_tools import known_tools
 from tests.support.command_line import CommandLine, served_team
+from tests.support.forked_commands import ForkedCommands
 from tests.support.forked_processes import ROOT
 from tests.support.http_client.new_user import OUR_BIN
 from tests.support.model_server import ModelServer, Reply
@@ -220,12 +221,23 @@ esac
 """
 
 
-def enter_block(text: str, folder: Path, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    commands = folder / "bin"
+@pytest.fixture
+def forked_commands() -> Iterator[ForkedCommands]:
+    with ForkedCommands() as commands:
+        yield commands
+
+
+def enter_block(
+    text: str, folder: Path, variables: Mapping[str, str], forked_commands: ForkedCommands
+) -> subprocess.CompletedProcess[str]:
+    commands, programs = folder / "bin", folder / "programs"
     commands.mkdir()
-    for name, program in (("magent2", f"{sys.executable} -m magent2.cli"), ("python", sys.executable)):
-        (commands / name).write_text(COMMAND.format(program=program))
-        (commands / name).chmod(0o755)
+    programs.mkdir()
+    forked_commands.write_script(programs / "magent2", "-m", "magent2.cli")
+    forked_commands.write_script(programs / "python")
+    for program in programs.iterdir():
+        (commands / program.name).write_text(COMMAND.format(program=program))
+        (commands / program.name).chmod(0o755)
     return subprocess.run(
         ["/bin/sh", "-e", "-c", OUR_BIN.sub(f"{commands}/", text)],
         cwd=folder,
@@ -239,7 +251,9 @@ def enter_block(text: str, folder: Path, variables: Mapping[str, str]) -> subpro
 
 
 @pytest.mark.parametrize("block", [one for one in runnable("sh") if REDIS_URL not in one.text], ids=str)
-def test_the_commands_of_a_block_succeed(block: Block, server: CommandLine, tmp_path: Path) -> None:
+def test_the_commands_of_a_block_succeed(
+    block: Block, server: CommandLine, forked_commands: ForkedCommands, tmp_path: Path
+) -> None:
     variables = dict(server.variables)
     if re.search(r"magent2 (serve|keys|users)|magent2\.worker", block.text):  # its own log, and a free port
         variables |= {"MAGENT2_DATA_DIR": str(tmp_path / "data"), "MAGENT2_PORT": "0"}
@@ -248,7 +262,7 @@ def test_the_commands_of_a_block_succeed(block: Block, server: CommandLine, tmp_
             (tmp_path / "magent2.toml").write_text(page_block.text)
     text = block.text.replace("http://127.0.0.1:8700", server.variables["MAGENT2_URL"])
 
-    done = enter_block(f"{BEFORE.get(block.place, ':')}\n{text}", tmp_path, variables)
+    done = enter_block(f"{BEFORE.get(block.place, ':')}\n{text}", tmp_path, variables, forked_commands)
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr
@@ -257,11 +271,13 @@ def test_the_commands_of_a_block_succeed(block: Block, server: CommandLine, tmp_
 @pytest.mark.redis
 @pytest.mark.parametrize("block", [one for one in runnable("sh") if REDIS_URL in one.text], ids=str)
 def test_the_commands_of_a_block_succeed_on_redis(
-    block: Block, server: CommandLine, redis_server: RedisServer, tmp_path: Path
+    block: Block, server: CommandLine, redis_server: RedisServer, forked_commands: ForkedCommands, tmp_path: Path
 ) -> None:
     variables = {**server.variables, "MAGENT2_DATA_DIR": str(tmp_path / "data"), "MAGENT2_PORT": "0"}
 
-    done = enter_block(block.text.replace(REDIS_URL, f"{redis_server.url}?prefix=blocks"), tmp_path, variables)
+    text = block.text.replace(REDIS_URL, f"{redis_server.url}?prefix=blocks")
+
+    done = enter_block(text, tmp_path, variables, forked_commands)
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 

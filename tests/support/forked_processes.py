@@ -31,6 +31,7 @@ def start_module(
     arguments: Sequence[str],
     variables: Mapping[str, str],
     *,
+    folder: Path = ROOT,
     stdin: File = subprocess.PIPE,
     stdout: File = subprocess.PIPE,
     stderr: File = subprocess.PIPE,
@@ -45,7 +46,7 @@ def start_module(
     made = subprocess.Popen if cold or sys.platform != "linux" else ForkedProcess
     return made(
         [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
+        cwd=folder,
         env=dict(variables),
         stdin=stdin,
         stdout=stdout,

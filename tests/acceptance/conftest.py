@@ -9,7 +9,7 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.sandbox.monty import MontySandbox
-from tests.support.blocks import short_sandbox
+from tests.support.blocks import patient_sandbox
 from tests.support.send_cases import directory_bus
 
 
@@ -21,6 +21,6 @@ def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[MontySandbox]:
-    sandbox = short_sandbox(processes=1)
+    sandbox = patient_sandbox(processes=1)
     yield sandbox
     await sandbox.aclose()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,21 +20,23 @@ from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import ToolSpec, tool
-from tests.support.blocks import Blocks, block_events, numbers
+from tests.support.blocks import PATIENT, Blocks, block_events, numbers
 from tests.support.journaled_runs import CrashingBus, recorded, work, work_until_crash
 from tests.support.send_cases import ALL_SENDS, SEND_CASES, all_arrived, expected_arrivals
 from tests.support.worker_fixture import command, run_worker, stream, until
 
-HANG_S = 2.0  # longer than the seven calls before it take
-LIMITS = BlockLimits(run_s=0.5, turn_s=0.5, whole_s=60.0, memory_bytes=16 << 20, calls=60, output_bytes=8 << 10)
+# The time limits count the time in which a busy machine does not run the block. Only blocks that never end have short
+# ones, which are longer than the seven calls before the end take.
+LIMITS = replace(PATIENT, calls=60)
+LOOP_S, HANG_S = 1.0, 5.0
 HELD = len(SEND_CASES)
 NOT_SENT = f"\n\n[Messages: {HELD} NOT sent (script failed)]"
 
 
 @pytest.fixture
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[MontySandbox]:
-    hangs = "hangs" in request.node.name
-    sandbox = MontySandbox(replace(LIMITS, whole_s=HANG_S) if hangs else LIMITS, processes=1)
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    sandbox = MontySandbox(TIME_LIMITS.get(parameters.get("name", ""), LIMITS), processes=1)
     yield sandbox
     await sandbox.aclose()
 
@@ -60,7 +63,9 @@ def kill_process() -> None:
 
 
 def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    with suppress(OSError):  # the thread or process has ended
+        return path.read_text()
+    return ""
 
 
 DELICATE = replace(standard_tools().get("echo_context"), needs_approval=True)
@@ -85,6 +90,13 @@ FAILURES = {
     "output": ('print("x" * 10000)', "output", "8192 bytes"),
     "crash of the process": ("kill_process()\n1 + 1", "crash", "crashed"),
     "a tool that needs approval": ('echo_context("x")', "exception", "needs a person's approval; call it by itself"),
+}
+
+TIME_LIMITS = {
+    "infinite loop": replace(LIMITS, run_s=LOOP_S),
+    "infinite loop that catches all": replace(LIMITS, run_s=LOOP_S),
+    "a step that cannot be interrupted": replace(LIMITS, run_s=LOOP_S),
+    "a call that hangs": replace(LIMITS, whole_s=HANG_S),
 }
 
 

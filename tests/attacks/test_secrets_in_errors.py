@@ -43,7 +43,7 @@ from magent2.tools.mcp import McpServers
 from magent2.tools.registry import tool
 from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.audit import whole_log
-from tests.support.blocks import Blocks, short_sandbox
+from tests.support.blocks import Blocks, patient_sandbox
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.fake_receivers import FakeConnector
 from tests.support.gateway import app_client, message
@@ -120,11 +120,11 @@ def test_ordinary_text_stays(text: str) -> None:
     "piece", ["://a:b", "password ", "password='", "eyJ", "bearer ", "a@", "sk-", "1", "-----BEGIN "]
 )
 def test_no_text_makes_the_masking_slow(piece: str) -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
 
     mask_secrets(piece * 100_000)
 
-    assert time.perf_counter() - begun < 30  # quadratic time would take hours
+    assert time.process_time() - begun < 30  # quadratic time would take hours
 
 
 # --- what a run shows
@@ -169,7 +169,7 @@ def bus() -> Iterator[MemoryBus]:
 
 @pytest.fixture
 def sandbox() -> MontySandbox:
-    return short_sandbox()
+    return patient_sandbox()
 
 
 def on_the_log(bus: Engine, *without: str) -> str:

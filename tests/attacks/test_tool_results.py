@@ -21,7 +21,7 @@ from magent2.tools.definition import ToolDefinition, ToolExecutionResult, ToolSi
 from magent2.tools.registry import ToolRegistry, tool
 from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support import hostile_mcp_server
-from tests.support.blocks import Blocks, short_sandbox
+from tests.support.blocks import Blocks, patient_sandbox
 from tests.support.journaled_runs import script_call, tool_steps, work
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.runners import SyncRunner
@@ -175,7 +175,7 @@ async def test_an_unusual_result_that_json_can_hold_reaches_the_model(
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
-    sandbox = short_sandbox()
+    sandbox = patient_sandbox()
     yield sandbox
     await sandbox.aclose()
 

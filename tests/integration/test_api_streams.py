@@ -31,6 +31,7 @@ from tests.support.worker_fixture import until
 WRITERS, FOLLOWERS, MESSAGES = 8, 8, 4
 POLL_S = 0.05  # of those who read pages, once they have seen all there is
 DEADLINE_S = 30.0
+FOLLOW_DEADLINE_S = 120.0  # of a follower, from before the first message to after the last
 
 
 @pytest.fixture(params=ENGINES)
@@ -202,7 +203,7 @@ async def _read_pages(gateways: list[httpx2.AsyncClient], sessions: list[str], r
     """What a client sees that reads page after page, of any size, at any gateway."""
     (session,) = sessions
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(FOLLOW_DEADLINE_S):
         while not (found and _is_over(found)):
             asked = {"since": found[-1]["seq"] if found else 0, "limit": rng.randrange(1, 200)}
             answer = await rng.choice(gateways).get(f"/api/sdk/session/{session}/events", params=asked)
@@ -218,7 +219,7 @@ async def _follow_with_drops(gateways: list[httpx2.AsyncClient], sessions: list[
     """What a client sees that leaves in the middle, again and again, and comes back with its cursor, to any gateway."""
     seen: Seen = {session: [] for session in sessions}
     cursor: str | None = None
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(FOLLOW_DEADLINE_S):
         while not all(_is_over(found) for found in seen.values()):
             patience = rng.randrange(1, 60)
             headers = {} if cursor is None else {"Last-Event-ID": cursor}

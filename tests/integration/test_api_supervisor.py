@@ -15,6 +15,7 @@ from magent2.roster.registry import Registry
 from tests.support.api.sessions import answer_to, api, create, events, team_at_work, until_served
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.team import roster, team_on
+from tests.support.waiting import DEADLINE_S
 
 ASKED = {"session_id": "s1", "last_user_text": "what is the price of this?"}
 
@@ -63,14 +64,19 @@ async def test_the_schema_is_sent_and_the_choice_obeyed_in_the_next_message() ->
 async def test_a_supervisor_that_does_not_decide_falls_back_to_keywords_and_the_message_is_answered(
     reply: Reply, why: str
 ) -> None:
-    with ModelServer([reply, Reply("Two crowns.")]) as server:
-        async with routed_by(server, route_max_s=0.3) as client:
-            answer = await client.post("/api/orchestrate", json=ASKED)
+    def answer(request: dict[str, Any]) -> Reply:
+        """By the content of a request, not by its number: one that times out may never arrive."""
+        return reply if "route" in str(request.get("tool_choice")) else Reply("Two crowns.")
+
+    with ModelServer(answer) as server:
+        # Only the model that is too slow may meet the limit: the others must have time to answer.
+        async with routed_by(server, route_max_s=0.3 if why == "timed_out" else DEADLINE_S) as client:
+            routed = await client.post("/api/orchestrate", json=ASKED)
             shown = await events(client)
             said = await answer_to(client, "what is the price?")
 
-    chosen = answer.json()
-    assert answer.status_code == 200
+    chosen = routed.json()
+    assert routed.status_code == 200
     assert (chosen["chosen_root"], chosen["changed"]) == ("shop", True)
     assert (chosen["by"], chosen["fallback"]) == ("keywords", why)
     assert [event["agent_id"] for event in shown if event["type"] == "handoff"] == ["shop"]

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from magent2.client import Client
-from tests.support.command_line import CommandLine, RunningServer
+from tests.support.command_line import END_DEADLINE_S, CommandLine, RunningServer
 from tests.support.processes import ProcessGroup
-from tests.support.terminal import CTRL_C, CTRL_D, DEADLINE_S, Terminal
-from tests.support.waiting import eventually
+from tests.support.terminal import CTRL_D, DEADLINE_S, Terminal
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +86,7 @@ def test_ctrl_c_stops_the_run_and_at_the_prompt_exits(terminal: Terminal, client
     terminal.read_until("> ")
     terminal.type("slow question\n")
     terminal.read_until("thinking")
-    terminal.type(CTRL_C)
-    terminal.read_until("asked general to stop")
+    terminal.interrupt("asked general to stop")
     terminal.read_until("the run was stopped")
     terminal.read_until("> ")
     status = client.conversations(limit=1).conversations[0].run_status
@@ -114,4 +112,4 @@ def test_chat_survives_a_gateway_that_is_killed(tmp_path_factory: pytest.TempPat
             server.restart()
             assert process.stdout.readline() == "after\n"
             process.stdin.close()
-            assert eventually(lambda: process.poll() is not None)
+            assert process.wait(END_DEADLINE_S) == 0

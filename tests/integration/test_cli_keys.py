@@ -7,11 +7,14 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from magent2.bus.scrub import SCRUB_WITHIN_S
 from magent2.client import Client
 from magent2.token import TokenFile
 from tests.support.command_line import CommandLine, RunningServer
 from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
+
+DEADLINE_S = 30.0
 
 
 def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(tmp_path: Path) -> None:
@@ -54,8 +57,8 @@ def test_a_running_gateway_honours_a_created_and_a_revoked_key(process_group: Pr
 
         assert cli.run("keys", "revoke", made["id"]).code == 0
 
-        headers = {"authorization": f"Bearer {made['key']}"}
-        eventually(lambda: httpx2.get(f"{server.url}/api/sdk/sessions", headers=headers).status_code == 401)
+        sessions, headers = f"{server.url}/api/sdk/sessions", {"authorization": f"Bearer {made['key']}"}
+        eventually(lambda: httpx2.get(sessions, headers=headers, timeout=DEADLINE_S).status_code == 401)
 
 
 def test_erase_needs_confirmation_and_reports_what_it_deleted(process_group: ProcessGroup, tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_erase_leaves_no_text_while_a_server_runs(
     assert len(done.json["conversations"]) == 3
     assert not done.json["scrubbed"] or not found()
     assert done.json["scrubbed"] or not wait
-    eventually(lambda: not found())
+    eventually(lambda: not found(), SCRUB_WITHIN_S + DEADLINE_S)
 
 
 # --- tokens
@@ -111,7 +114,8 @@ def test_erase_leaves_no_text_while_a_server_runs(
 
 def is_admin(server: RunningServer, token: str) -> bool:
     def status() -> int | None:
-        answer = httpx2.get(f"{server.url}/api/workers", headers={"authorization": f"Bearer {token}"})
+        headers = {"authorization": f"Bearer {token}"}
+        answer = httpx2.get(f"{server.url}/api/workers", headers=headers, timeout=DEADLINE_S)
         return None if answer.status_code == 429 else answer.status_code  # the rate of unknown tokens is limited
 
     found = eventually(status)

@@ -142,7 +142,7 @@ def test_the_gateway_module_knows_the_team_of_the_agents_file(
     process = magent2.start_module("magent2.gateway", "--port", "0", *options, **variables)
     said, url, token = magent2.greeting(process)
 
-    found = httpx2.get(f"{url}/api/scenarios", headers={"Authorization": f"Bearer {token}"}).json()
+    found = httpx2.get(f"{url}/api/scenarios", headers={"Authorization": f"Bearer {token}"}, timeout=DEADLINE_S).json()
 
     assert [(one["id"], one["root"], one["agents"]) for one in found["scenarios"]] == [("shop", "clerk", ["clerk"])]
     assert "send clerk 'hello' --wait" in said

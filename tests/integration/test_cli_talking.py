@@ -14,6 +14,8 @@ from tests.support.command_line import CommandLine, RunningServer, ended
 from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
 
+PATIENTLY = ("--timeout", "30")  # a busy worker may take a stop later than the command waits by default
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
@@ -82,13 +84,14 @@ def test_a_message_to_an_agent_without_a_worker_prints_a_notice(magent2: Command
 def test_a_run_that_fails_is_one_line_and_becomes_a_dead_letter(magent2: CommandLine) -> None:
     done = magent2.run("send", "general", "fail please", "-c", "failing", "--wait")
     (letter,) = [row for row in magent2.run("dead", "ls", "--json").json if row["conversation_id"] == "failing"]
+    listed = magent2.run("dead", "ls")  # before the retry, which takes the letter away until its run has failed again
     retried = magent2.run("dead", "retry", "general", str(letter["seq"]))
     again = magent2.run("dead", "retry", "general", str(letter["seq"]))
 
     assert (done.code, done.out) == (1, "")
     assert "told to fail" in done.err
     assert letter["text"] == "fail please"
-    assert "told to fail" in magent2.run("dead", "ls").out
+    assert "told to fail" in listed.out
     assert (retried.code, again.code) == (0, 1)
 
 
@@ -153,7 +156,7 @@ def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
     sent = client.send("general", "slow one", conversation_id="stopping")
     eventually(lambda: client.conversation("stopping").run_status == "running")
 
-    done = magent2.run("stop", "stopping")
+    done = magent2.run("stop", "stopping", *PATIENTLY)
 
     assert (done.code, done.out) == (0, "stopped the run of general\n")
     with pytest.raises(RunStopped):
@@ -163,8 +166,8 @@ def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
 def test_stop_says_that_nothing_runs(magent2: CommandLine, client: Client) -> None:
     client.ask("general", "hello", conversation_id="idle")
 
-    done = magent2.run("stop", "idle")
-    as_json = magent2.run("stop", "idle", "--json")
+    done = magent2.run("stop", "idle", *PATIENTLY)
+    as_json = magent2.run("stop", "idle", "--json", *PATIENTLY)
 
     assert (done.code, done.out) == (0, "no run of general is in progress in idle; nothing was stopped\n")
     assert as_json.json["outcome"] == "nothing_to_stop"

@@ -68,6 +68,7 @@ class Theatre:
         self._workers.write_line(json.dumps({"worker": worker, "at": at, "after": after}))
         end = self._workers.next_report()
         assert end["code"] in (0, -SIGKILL), self._workers.errors()
+        self.server.hear_clients_out()
         self.engine.call(Leave(worker))
         return bool(end["code"] == 0)
 

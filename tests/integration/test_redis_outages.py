@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import tempfile
 import threading
 import uuid
@@ -30,7 +31,8 @@ from magent2.errors import (
 from tests.support.audit import append_findings, assert_clean, whole_log
 from tests.support.fake_redis import fake_redis
 from tests.support.numbered_appends import append_id, numbered_append
-from tests.support.redis_server import RedisServer, free_port, skip_if_left_out
+from tests.support.ports import quiet_port
+from tests.support.redis_server import RedisServer, skip_if_left_out
 
 pytestmark = pytest.mark.redis
 
@@ -39,6 +41,7 @@ TOPIC = "stream:one"
 TOPICS = ("stream:one", "history:one", "chat:one")
 LARGE_CHARS = 50_000
 MEMORY = "8mb"
+STUCK_S = 60.0  # a bus that waits for a thread of the tools would wait for ever
 APPENDS_MAX = 200  # far more than the memory holds
 
 StartServer = Callable[..., RedisServer]
@@ -98,10 +101,11 @@ def put(n: int = 1) -> Append:
 def test_a_server_that_does_not_answer_is_named_without_the_password(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    port = free_port()
-
-    with caplog.at_level(logging.DEBUG), pytest.raises(BusUnavailable) as caught:
-        run(f"redis://:{SECRET}@127.0.0.1:{port}/0", put())
+    with socket.socket() as taken, caplog.at_level(logging.DEBUG):
+        taken.bind(("127.0.0.1", 0))  # but it does not listen, and no other program can
+        port = taken.getsockname()[1]
+        with pytest.raises(BusUnavailable) as caught:
+            run(f"redis://:{SECRET}@127.0.0.1:{port}/0", put())
 
     assert "127.0.0.1" in str(caught.value)
     assert str(port) in str(caught.value)
@@ -118,7 +122,7 @@ def shown(error: BaseException | None) -> str:
 
 
 def test_a_bus_does_not_print_its_password() -> None:
-    bus = RedisBus(f"redis://:{SECRET}@127.0.0.1:{free_port()}/0")
+    bus = RedisBus(f"redis://:{SECRET}@127.0.0.1:{quiet_port()}/0")
 
     assert SECRET not in repr(bus) + str(bus)
     bus.close()
@@ -163,14 +167,16 @@ async def test_tools_that_occupy_the_default_executor_do_not_keep_the_bus_from_c
     tool = loop.run_in_executor(None, done.wait)
     bus = RedisBus(redis_server.url, prefix=uuid.uuid4().hex)
 
-    async with asyncio.timeout(5.0):
-        await bus.acall(put(1))
-        first = await anext(bus.follow(TOPIC, after=0))
-        await bus.aclose()
+    try:
+        async with asyncio.timeout(STUCK_S):
+            await bus.acall(put(1))
+            first = await anext(bus.follow(TOPIC, after=0))
+            await bus.aclose()
+    finally:
+        done.set()
+        await tool
 
     assert first.seq == 1
-    done.set()
-    await tool
 
 
 def test_a_database_number_is_honoured(start_server: StartServer, run: Run) -> None:
@@ -195,7 +201,7 @@ def test_a_server_that_is_too_old_is_refused(run: Run) -> None:
 
 
 def test_a_cluster_is_refused(start_server: StartServer, run: Run) -> None:
-    server = start_server("--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--save", "")
+    server = start_server("--cluster-enabled", "yes", "--cluster-port", str(quiet_port()), "--save", "")
 
     with pytest.raises(UnsupportedServer, match=r"[Cc]luster"):
         run(server.url, put())

@@ -80,6 +80,31 @@ class SteeredForce(ServicePool):
                 found.add(record.payload["envelope"]["id"])
         return found
 
+    def kill_one(self) -> None:
+        """Kill a worker inside a run. It is frozen before the look, because the run could end before the kill."""
+        self.workers.pop(eventually(self._freeze_one_in_a_run, QUIET_DEADLINE_S)).kill()
+        self.happened["kills"] += 1
+        self.start_worker(THINK_MAX_S)
+
+    def _freeze_one_in_a_run(self) -> str:
+        """The name of the worker, or nothing if none was in a run."""
+        if self.is_quiet():
+            self.begin(CONVERSATIONS[0])
+        held = [lane for lane in self.engine.call(Lanes(AGENT)) if lane.worker in self.workers]
+        for name, conversation in [(str(lane.worker), lane.conversation) for lane in held]:
+            self.workers[name].freeze()
+            if self._runs(name, conversation):
+                return name
+            self.workers[name].resume()
+        return ""
+
+    def _runs(self, worker: str, conversation: str) -> bool:
+        """Whether this worker has begun a run of the conversation that has not ended."""
+        holders = [lane.worker for lane in self.engine.call(Lanes(AGENT)) if lane.conversation == conversation]
+        events = [record.payload for record in whole_log(self.engine, f"stream:{conversation}")]
+        statuses = [event["status"] for event in events if event["event"] == "run"]
+        return holders == [worker] and statuses[-1:] in (["started"], ["restarted"])
+
     def findings(self) -> list[str]:
         findings = [
             finding

@@ -92,7 +92,7 @@ def test_a_stop_signal_to_the_process_group_lets_a_running_block_end(
     assert (done.code, "draining" in done.err) == (0, True), done.err
     assert outputs(library.bus) == ["Here."]
     assert library.model.requests[1]["input"][-1]["output"] == "here is Emma"
-    assert running_in_group(process.pid) == []
+    eventually(lambda: not running_in_group(process.pid))  # a process closes its files some time before it is gone
 
 
 def test_the_second_ctrl_c_leaves_no_process_of_a_block_behind(library: Library) -> None:

@@ -12,7 +12,8 @@ from tests.support.steerable_run import receipts
 from tests.support.waiting import eventually
 from tests.support.worker_fixture import command, dead_letters, history, kinds, outputs, send, stream
 
-LEASE_S = 0.6
+LEASE_S = 0.6  # of workers that are killed
+LONG_LEASE_S = 60.0  # of one that stays: a slow disk must not cost it its lane
 DEADLINE_S = 30.0
 
 
@@ -24,19 +25,19 @@ class Mine:
         self._url = url
         self.gate = folder / "gate"
 
-    def start_worker(self, *agents: str, deadly: bool = False) -> Child:
+    def start_worker(self, *agents: str, deadly: bool = False, lease_s: float = LEASE_S) -> Child:
         return self._process_group.spawn(
             "tests.integration.children.subagents",
             url=self._url,
             agents=list(agents),
-            lease_s=LEASE_S,
+            lease_s=lease_s,
             gate=str(self.gate),
             deadly=deadly,
         )
 
-    def at_work(self, engine: Engine) -> tuple[Child, Child]:
+    def at_work(self, engine: Engine, helper_lease_s: float = LEASE_S) -> tuple[Child, Child]:
         """Boss and helper, when the helper digs and was told something."""
-        boss, helper = self.start_worker("boss"), self.start_worker("helper")
+        boss, helper = self.start_worker("boss"), self.start_worker("helper", lease_s=helper_lease_s)
         send(engine, "dig for gold", recipient="agent:boss")
         assert [helper.next_report(), helper.next_report()] == [{"ready": True}, {"digging": True}]
         eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
@@ -103,7 +104,7 @@ def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
     process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
     mine = Mine(process_group, log_url, tmp_path)
-    boss, helper = mine.at_work(engine)
+    boss, helper = mine.at_work(engine, helper_lease_s=LONG_LEASE_S)
 
     boss.kill()
     name = command(engine, "stop", recipient="agent:boss")

@@ -21,6 +21,7 @@ from magent2.worker.lane_run import Outcome
 from tests.support import mcp_server
 from tests.support.journaled_runs import CrashingBus, message_contents
 from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.ports import quiet_port
 from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_until_crash
 from tests.support.worker_fixture import history, outputs, stream, until
 
@@ -151,9 +152,7 @@ async def test_a_recorded_call_is_not_made_again_and_counts_without_its_server(
 
 
 async def test_an_mcp_server_is_reached_over_http(bus: MemoryBus) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = quiet_port()  # the server binds it seconds later
     code = f"from tests.support.mcp_server import server; server.run('streamable-http', port={port})"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stderr=asyncio.subprocess.DEVNULL, cwd=Path(__file__).parents[2]

@@ -23,6 +23,8 @@ WORKER = "magent2.worker"
 STUCK = "tests.integration.children.stuck_runner"
 START_DEADLINE_S = 60.0  # a cold start imports the SDK, which takes long on a busy machine
 END_DEADLINE_S = 60.0
+# A provider that fails repeatedly is reported as suspended, in a line of its own. With this delay it is called once.
+UNAVAILABLE = Reply(status=503, retry_after="3600")
 UNSET = ("OPENAI_API_KEY", "AGENT_NAME", "AGENT_MODEL", "AGENT_TOOLS", "MAGENT2_BUS_URL", "REDIS_URL")
 
 ENDLESS_TOOL = """
@@ -138,7 +140,7 @@ def test_the_demo_model_answers_without_a_key(start: Start, bus: SqliteBus) -> N
 
 @pytest.mark.parametrize("level", ["warning", "info"])
 @pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("reply", [Reply(status=400), Reply(status=503)], ids=["refused", "unavailable"])
+@pytest.mark.parametrize("reply", [Reply(status=400), UNAVAILABLE], ids=["refused", "unavailable"])
 def test_a_failed_attempt_is_one_line_with_its_cause(
     start: Start, bus: SqliteBus, reply: Reply, log_format: str, level: str
 ) -> None:

@@ -19,6 +19,7 @@ from magent2.connectors.interface import OutgoingMessage
 from magent2.connectors.outbox import queue_records, state_record
 from magent2.directory.connectors import Capabilities, register_connector
 from tests.support.forked_processes import ROOT
+from tests.support.ports import quiet_port
 from tests.support.processes import Child, ProcessGroup
 
 SERVER_MODULE = "tests.browser.children.page_server"
@@ -81,7 +82,7 @@ class PageServer:
         self.bus_url = f"sqlite:///{folder / 'log.db'}"
         self.folder = folder
         self._process_group = process_group
-        self.child, report = self._start(0)
+        self.child, report = self._start(quiet_port())
         self.url, self.port, self.token = str(report["url"]), int(report["port"]), str(report["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
@@ -95,10 +96,15 @@ class PageServer:
         return f"{self.url}/#token={self.token}"
 
     def open_gate(self) -> None:
-        self.child.write_line("open")
+        self._move_gate("open")
 
     def close_gate(self) -> None:
-        self.child.write_line("close")
+        self._move_gate("close")
+
+    def _move_gate(self, command: str) -> None:
+        """Returns once it is done, so that a message sent from now on finds the gate so."""
+        self.child.write_line(command)
+        assert self.child.next_report() == {"gate": command}
 
     def kill(self) -> None:
         self.child.kill()
@@ -144,6 +150,12 @@ class PageUser:
 
     def answers(self) -> Locator:
         return self.log.get_by_role("article", name="general")
+
+    @property
+    def listed(self) -> Locator:
+        """The entry of the current conversation in the list."""
+        entries = self.page.get_by_role("navigation", name="Conversations").get_by_role("listitem")
+        return entries.filter(has=self.page.locator("[aria-current=page]"))
 
     @property
     def session_id(self) -> str:

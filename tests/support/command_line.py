@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from magent2.client import Client
 from magent2.token import TokenFile
 from tests.support.forked_processes import PYCACHE, start_module
-from tests.support.http_client.service import answers_at, quiet_port
+from tests.support.http_client.service import answers_at
+from tests.support.ports import quiet_port
 from tests.support.processes import Child, ProcessGroup
 from tests.support.waiting import eventually
 
@@ -144,7 +146,19 @@ def served_team(folder: Path, **variables: str) -> Iterator[CommandLine]:
             return answers_at(int(port))
 
         eventually(answers, END_DEADLINE_S)
+        _await_worker(f"http://127.0.0.1:{port}", commands.token)
         yield commands
+
+
+def _await_worker(url: str, token: str) -> None:
+    """Wait until the gateway knows that its agents have a worker. Until then it adds a notice to each message."""
+    with Client(url, token) as client:
+
+        def served() -> bool:
+            agents = client.agents()
+            return bool(agents) and all(agent.alive for agent in agents)
+
+        eventually(served, END_DEADLINE_S)
 
 
 class RunningServer:
@@ -157,14 +171,17 @@ class RunningServer:
         self.data_dir = folder
         self._process_group = process_group
         self._worker = worker
-        self.child, said = self._start(0)
+        self.child, said = self._start(quiet_port())  # stays free while the server is down
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
         child = self._process_group.spawn(
             SERVER, url=self.bus_url, data_dir=str(self.data_dir), port=port, worker=self._worker
         )
-        return child, child.next_report()
+        said = child.next_report()
+        if self._worker:
+            _await_worker(str(said["url"]), str(said["token"]))
+        return child, said
 
     def kill(self) -> None:
         self.child.kill()

@@ -136,11 +136,11 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway_process(folder: Path, **limits: float) -> Iterator[GatewayProcess]:
-    """Start a gateway on a free port with these limits, and end it afterwards."""
+def gateway_process(folder: Path, module: str = "magent2.cli", **limits: float) -> Iterator[GatewayProcess]:
+    """Start a gateway on a free port with these limits, and end it afterwards. `module` has the command line."""
     variables = {f"MAGENT2_LIMIT_{name.upper()}": str(value) for name, value in limits.items()}
     with CommandLine(folder, MAGENT2_TOKEN=TOKEN, **variables) as commands:
-        process = commands.start("gateway", "--port", "0", "--bus", f"sqlite:///{folder / 'log.db'}")
+        process = commands.start_module(module, "gateway", "--port", "0", "--bus", f"sqlite:///{folder / 'log.db'}")
         assert process.stdout is not None
         said = ""
         while (found := ADDRESS.search(said)) is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 import threading
 import time
@@ -18,6 +19,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, TypeAlias
+
+from tests.support.waiting import eventually
 
 GATE_TIMEOUT_S = 30.0  # a test that never opens its gate fails, it does not hang
 
@@ -96,6 +99,17 @@ class ModelServer:
         self._http.server_close()
         self._thread.join()
 
+    def hear_clients_out(self) -> None:
+        """Wait until all requests of clients that have ended are recorded. A killed one may have just sent its last.
+
+        All clients must have ended: this waits until no connection is open.
+        """
+        # Connections are accepted in their order, so all earlier ones have been accepted when this one is closed.
+        with socket.create_connection(("127.0.0.1", self._http.server_address[1])) as last:
+            last.shutdown(socket.SHUT_WR)
+            last.recv(1)
+        eventually(lambda: not self._http.connections)
+
     def take(self, request: Json) -> Reply:
         with self._lock:
             self.requests.append(request)
@@ -111,6 +125,15 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], model: ModelServer) -> None:
         super().__init__(address, handler)
         self.model = model
+        self.connections: set[object] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self.connections.discard(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnect between requests; show any other error."""

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_processes import ROOT
-from tests.support.http_client.service import quiet_port
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
 
 SHIPPED = ROOT / "deploy" / "nginx.conf"
 PLACES = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 MISSING = "nginx is not on PATH; install it with `apt-get install nginx-light`, or leave these tests out: SKIP=nginx"
-END_DEADLINE_S = 10.0
+END_DEADLINE_S = 30.0
 
 # The part of a distribution's nginx.conf around the files of conf.d, in a writable folder.
 AROUND = """
@@ -66,7 +65,7 @@ class Nginx:
         text = SHIPPED.read_text()
         for shipped, here in (
             ("127.0.0.1:8700", f"127.0.0.1:{gateway_port}"),
-            ("listen 80;", f"listen 127.0.0.1:{free_port()};"),
+            ("listen 80;", f"listen 127.0.0.1:{quiet_port()};"),
             ("listen 443 ssl http2;", f"listen 127.0.0.1:{self.port} ssl http2;"),
             ("/etc/nginx/magent2.pem", str(self.folder / "cert.pem")),
             ("/etc/nginx/magent2.key", str(self.folder / "key.pem")),

@@ -100,9 +100,10 @@ class Child:
         return self._process.wait(REAP_DEADLINE_S)
 
     def errors(self) -> str:
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - STDERR_SHOWN_BYTES))
-        return self._errors.read().decode(errors="replace") or "nothing on stderr"
+        # The child writes at the offset of the same open file, so this must not move it.
+        file = self._errors.fileno()
+        start = max(0, os.fstat(file).st_size - STDERR_SHOWN_BYTES)
+        return os.pread(file, STDERR_SHOWN_BYTES, start).decode(errors="replace") or "nothing on stderr"
 
     def close(self) -> None:
         if self._process.poll() is None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 CHUNK_BYTES = 65_536
-START_DEADLINE_S = 10.0
+START_DEADLINE_S = 30.0
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A Redis server for tests, on a free port and in its own folder."""
+"""A Redis server for tests, on a port and in a folder of its own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
 
-START_DEADLINE_S = 10.0
+START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 10.0
 MISSING = (
     "redis-server is not on PATH; install it with `apt-get install redis-server`, or leave these tests out: SKIP=redis"
@@ -35,7 +36,7 @@ class RedisServer:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port = quiet_port()
         self.options = options or ("--save", "", "--appendonly", "no")
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -51,7 +51,7 @@ class ServicePool:
         self.sent[conversation].append((mail.id, text))
 
     def posted(self) -> int:
-        return sum(len(messages) for messages in self.sent.values())
+        return sum(len(messages) for messages in list(self.sent.values()))  # another thread may add a conversation
 
     def ended(self) -> int:
         """How many runs have ended by now."""

@@ -56,7 +56,7 @@ from tests.support.keys import create_key_holder
 from tests.support.redis_server import RedisServer
 from tests.support.runners import AsyncRunner, Event, GatedRunner, output, token
 from tests.support.source import parse_module
-from tests.support.waiting import eventually, until
+from tests.support.waiting import DEADLINE_S, eventually, until
 from tests.support.worker_fixture import AGENT, claim_one, command, dead_letters, outputs, run_worker, send
 
 PACKAGE = Path(__file__).parents[2] / "magent2"
@@ -190,7 +190,7 @@ async def test_a_commit_hears_of_an_unexpected_error_of_the_engine(
     writer = LaneWriter(broken, claim_one(bus).owner)
     record = NewRecord("stream:one", {"n": 1})
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         ends = await asyncio.gather(*(writer.commit(record) for _ in range(3)), return_exceptions=True)
 
     assert ends == [error] * 3
@@ -211,7 +211,7 @@ async def test_a_commit_hears_of_an_append_that_was_cancelled_from_inside(bus: M
     writer = LaneWriter(Cancelling(bus, None, ()), claim_one(bus).owner)
 
     with pytest.raises(RuntimeError, match="cancelled"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await writer.commit(NewRecord("stream:one", {"n": 1}))
 
 

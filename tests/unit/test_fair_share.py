@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from magent2 import fair_share
 from magent2.fair_share import FairQueue, FairSlots, FairThreads
 from magent2.tools.interface import CallScope, RunFacts, ToolCallExecutor, call_scope
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 ANN, BOB, MALLORY = "user:ann", "user:bob", "user:mallory"
 THREADS = "test-fair-threads"
@@ -158,12 +158,12 @@ def gate() -> Iterator[Gate]:
     gate.open()
 
 
-def count_threads(name: str = THREADS) -> int:
+def count_threads(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
 async def test_a_flood_of_one_principal_leaves_threads_for_another(gate: Gate) -> None:
-    threads = FairThreads(3, 2, THREADS)
+    threads = FairThreads(3, 2, "test-flooded-threads")  # those of other tests stay for a while after their last call
     flood = [asyncio.create_task(threads.run(MALLORY, gate.wait)) for _ in range(20)]
     await until(lambda: gate.entered == 2)
 
@@ -171,7 +171,7 @@ async def test_a_flood_of_one_principal_leaves_threads_for_another(gate: Gate) -
 
     await until(lambda: threads.busy == 2)
     assert threads.waiting == 18
-    assert count_threads() <= 3
+    assert count_threads("test-flooded-threads") <= 3
     gate.open()
     assert await asyncio.gather(*flood) == ["done"] * 20
 
@@ -249,7 +249,7 @@ async def test_an_exception_that_a_future_cannot_hold_is_an_error_of_the_call(er
     def fail() -> None:
         raise error
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(RuntimeError, match=f"raised {type(error).__name__}"):
             await FairThreads(1).run(None, fail)
 

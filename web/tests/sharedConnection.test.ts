@@ -86,6 +86,7 @@ class Tab {
 
 const ALL = Array.from({ length: EVENTS }, (_, n) => n + 1);
 const soon = { timeout: 15_000, interval: 10 };
+vi.setConfig({ testTimeout: 40_000 }); // longer than two waits: otherwise a test ends before its own deadline
 let gateway: Gateway;
 let tabs: Tab[];
 let pool: ConnectionPool;

@@ -50,7 +50,7 @@ async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
     bus = Deadly(engine, job["at"], job["after"])
     service = WorkerService(bus, {AGENT: runner}, worker=job["worker"], lease_s=LEASE_S)
     serving = asyncio.create_task(service.run())
-    await until(lambda: service.outcomes or serving.done())
+    await until(lambda: service.outcomes or serving.done(), deadline_s=30)
     await service.drain()
     await serving
     await sandbox.aclose()

@@ -34,6 +34,8 @@ from tests.support.worker_fixture import AGENT, LEASE_S, until
 
 R = TypeVar("R")
 
+RUN_DEADLINE_S = 30.0  # for several model requests and many appends
+
 
 class Deadly(EngineWrapper):
     """A bus that kills its worker."""
@@ -77,7 +79,7 @@ async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
     runner = OpenAIAgentsRunner(team(Path(given["effects"])))
     service = WorkerService(bus, {AGENT: runner}, worker=job["worker"], lease_s=LEASE_S)
     serving = asyncio.create_task(service.run())
-    await until(lambda: service.outcomes or serving.done())
+    await until(lambda: service.outcomes or serving.done(), deadline_s=30)
     await service.drain()
     await serving
     await engine.aclose()

@@ -6,7 +6,6 @@ import http.client
 import os
 import random
 import signal
-import socket
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from magent2.bus.interface import Engine
 from magent2.client import Client
 from tests.support.audit import whole_log
 from tests.support.http_client.audit import acceptance_findings
+from tests.support.ports import quiet_port as quiet_port  # noqa: PLC0414  re-exported: tests import it from here
 from tests.support.processes import Child, ProcessGroup
 from tests.support.service_pool import ServicePool
 from tests.support.waiting import eventually
@@ -23,20 +23,6 @@ from tests.support.worker_fixture import AGENT
 GATEWAY = "tests.integration.children.gateway"
 TOKEN = "a-token-for-tests-only"  # pragma: allowlist secret
 START_DEADLINE_S = 60.0
-PORTS = range(20_000, 32_000)  # below the ephemeral ports, so that no other program takes one while its gateway is down
-
-
-def quiet_port() -> int:
-    """A port that stays free, also between the end of a gateway and the start of the next."""
-    chance = random.SystemRandom()
-    while True:
-        port = chance.choice(PORTS)
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class Service(ServicePool):

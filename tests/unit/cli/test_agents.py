@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from magent2.cli.agents import check, check_file, init, starter_text
 from magent2.cli.doctor import check_agents_file
 from magent2.tools import mcp
 from tests.support import hostile_mcp_server
-from tests.support.waiting import DEADLINE_S
 from tests.unit.roster.agents_files import PAIR, write_agents_file
+
+START_DEADLINE_S = 60.0  # a busy machine may take long to start a program
 
 
 def test_the_files_of_init_pass_the_check(tmp_path: Path) -> None:
@@ -113,29 +116,32 @@ def test_check_imports_the_tools_from_the_folder_of_the_file(tmp_path: Path) -> 
     assert check_file(path, import_tools=False).faults == ()
 
 
-def team_with_servers(tmp_path: Path) -> Path:
+@pytest.fixture
+def unheard() -> Iterator[int]:
+    """A port that nothing listens on. It stays bound, so that no other process gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def team_with_servers(tmp_path: Path, unheard: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An agents file with a server that works and three that cannot be used."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    monkeypatch.setattr(mcp, "CONNECT_MAX_S", START_DEADLINE_S)
+    monkeypatch.setattr(logging.getLogger(mcp.__name__), "disabled", False)  # the commands set it; later tests need it
     servers = {
         "shelf": f"command = {json.dumps([sys.executable, hostile_mcp_server.__file__])}",
         "missing": 'command = ["/nowhere/no-such-program"]',
         "ended": f"command = {json.dumps([sys.executable, '-c', 'raise SystemExit(3)'])}",
-        "closed": f'url = "http://127.0.0.1:{port}/mcp"',
+        "closed": f'url = "http://127.0.0.1:{unheard}/mcp"',
     }
     tables = "".join(f"[mcp.{name}]\n{keys}\n" for name, keys in servers.items())
     return write_agents_file(tmp_path, PAIR + tables)
 
 
-def test_check_connects_to_mcp_servers_and_says_in_one_line_why_one_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp, "CONNECT_MAX_S", DEADLINE_S)
-    path = team_with_servers(tmp_path)
-
-    assert check_file(path).faults == ()
-    faults = check_file(path, connect=True).faults
+def test_check_connects_to_mcp_servers_and_says_in_one_line_why_one_cannot_be_used(team_with_servers: Path) -> None:
+    assert check_file(team_with_servers).faults == ()
+    faults = check_file(team_with_servers, connect=True).faults
 
     assert [fault.partition(": ")[0] for fault in faults] == ["mcp.missing", "mcp.ended", "mcp.closed"]
     assert "no-such-program" in faults[0]
@@ -143,11 +149,8 @@ def test_check_connects_to_mcp_servers_and_says_in_one_line_why_one_cannot_be_us
     assert "connect" in faults[2].lower()
 
 
-def test_doctor_says_which_mcp_servers_of_the_agents_file_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "CONNECT_MAX_S", DEADLINE_S)
-    findings = [
-        (one.status, one.what, one.text.partition(":")[0]) for one in check_agents_file(team_with_servers(tmp_path))
-    ]
+def test_doctor_says_which_mcp_servers_of_the_agents_file_work(team_with_servers: Path) -> None:
+    findings = [(one.status, one.what, one.text.partition(":")[0]) for one in check_agents_file(team_with_servers)]
 
     assert findings[1:] == [
         ("ok", "mcp", "shelf"), ("fail", "mcp", "missing"), ("fail", "mcp", "ended"), ("fail", "mcp", "closed"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,22 @@ from magent2.bus.operations import Append, PutBlob, Read
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
 from magent2.cli.main import run
+from magent2.telemetry.logs import CLIENT_LOGGERS, QUIET_LOGGERS
 from tests.unit.roster.agents_files import AGENT
 
 TOKENS = 5
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A server sets logging up for its whole process, and these tests run it in their own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name in (*QUIET_LOGGERS, *CLIENT_LOGGERS):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,6 +193,7 @@ async def test_a_file_that_has_changed_is_shown_as_it_is_now(
     bus: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("magent2.gateway.catalogue.RELOAD_CHECK_S", 0.0)
+    monkeypatch.setattr("sys.path", list(sys.path))  # the folder of the file is added to it
     path = tmp_path / "team.toml"
     path.write_text(FILE.format(tools='"weather"', more=""))
     catalogue = Catalogue(Registry.of_file(path, known_tools()), folder=tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from magent2.runner import run_stream
 from magent2.runner.run_stream import THREAD_NAME, iterate_in_thread
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_S, eventually
 
 
 def run_threads() -> list[threading.Thread]:
@@ -92,17 +92,19 @@ def test_closing_ends_the_generator_and_the_thread(queue_max: int) -> None:
 
 
 def test_closing_reaches_a_generator_that_waits() -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     async def waiting() -> AsyncGenerator[int, None]:
         yield 1
         try:
+            begun.set()
             await asyncio.Event().wait()
         finally:
             ended.set()
 
     items = iterate_in_thread(waiting)
     next(items)
+    assert begun.wait(DEADLINE_S)
     items.close()  # type: ignore[attr-defined]
 
     assert ended.is_set()
@@ -139,14 +141,16 @@ def test_a_generator_that_does_not_end_is_abandoned_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_stream, "CLOSE_TIMEOUT_S", 0.01)
-    may_end = threading.Event()
+    begun, may_end = threading.Event(), threading.Event()
 
     async def stubborn() -> AsyncGenerator[int, None]:
         yield 1
-        may_end.wait(10)
+        begun.set()
+        may_end.wait(60)
 
     items = iterate_in_thread(stubborn)
     next(items)
+    assert begun.wait(DEADLINE_S)
     with caplog.at_level(logging.ERROR, logger="magent2.runner.run_stream"):
         items.close()  # type: ignore[attr-defined]
     may_end.set()

@@ -17,7 +17,7 @@ from magent2.tools.default_tools import standard_tools
 from magent2.tools.interface import current_scope
 from magent2.tools.registry import tool
 from magent2.tools.subagents import subagent_tools
-from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
+from tests.support.blocks import Blocks, block_events, numbers, patient_sandbox
 from tests.support.journaled_runs import CrashingBus, message_contents, recorded, tool_steps, work, work_until_crash
 from tests.support.worker_fixture import send, stream
 from tests.unit.runner.journal.test_sends import AppendRecorder
@@ -33,7 +33,7 @@ def bus() -> Iterator[MemoryBus]:
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[MontySandbox]:
-    sandbox = short_sandbox()
+    sandbox = patient_sandbox()
     yield sandbox
     await sandbox.aclose()
 

@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.sandbox.monty import MontySandbox
-from tests.support.blocks import Blocks, short_sandbox
+from tests.support.blocks import Blocks, patient_sandbox
 from tests.support.journaled_runs import CrashingBus, message_contents, work, work_until_crash
 from tests.support.worker_fixture import outputs, send
 from tests.unit.sandbox.scripts import Writer, code_of, expected
@@ -43,7 +43,7 @@ async def play(sandbox: MontySandbox, seed: int) -> int:
 
 
 async def test_random_blocks_deliver_what_the_model_says() -> None:
-    sandbox = short_sandbox()
+    sandbox = patient_sandbox()
     deaths = [await play(sandbox, seed) for seed in SEEDS]
     await sandbox.aclose()
 
@@ -52,7 +52,7 @@ async def test_random_blocks_deliver_what_the_model_says() -> None:
 
 @pytest.mark.soak
 async def test_very_many_random_blocks_deliver_what_the_model_says() -> None:
-    sandbox = short_sandbox()
+    sandbox = patient_sandbox()
     for seed in SOAK_SEEDS:
         await play(sandbox, seed)
     await sandbox.aclose()

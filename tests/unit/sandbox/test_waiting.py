@@ -13,13 +13,13 @@ from agents.testing import assistant_message, function_call
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Describe
+from magent2.bus.operations import Describe, Leave
 from magent2.runner.build import function_tool_of
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sandbox.monty import MontySandbox
 from magent2.worker.service import WorkerService
 from tests.support.ask_tool import ask_definition
-from tests.support.blocks import block_events, python_tool, short_sandbox
+from tests.support.blocks import block_events, patient_sandbox, python_tool
 from tests.support.journaled_runs import CallbackModel, CrashingBus, Items, message_contents, results_in
 from tests.support.worker_fixture import LEASE_S, outputs, send, until
 
@@ -35,7 +35,7 @@ def bus() -> Iterator[MemoryBus]:
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[MontySandbox]:
-    sandbox = short_sandbox(processes=1)
+    sandbox = patient_sandbox(processes=1)
     yield sandbox
     await sandbox.aclose()
 
@@ -149,11 +149,12 @@ async def test_an_answer_that_came_between_two_attempts_is_found_by_the_next_one
     send(bus, ask("Bea", "side"))
     mortal = CrashingBus(bus, on="sent", after=True)
     runners = {"Ada": runner("Ada", sandbox)}
-    dying = WorkerService(mortal, runners, lease_s=0.2, worker="mortal")
+    dying = WorkerService(mortal, runners, lease_s=LEASE_S, worker="mortal")
     task = asyncio.create_task(dying.run())
-    await asyncio.wait_for(mortal.dead.wait(), 10.0)
+    await until(mortal.dead.is_set)
     task.cancel()
     await asyncio.wait([task])
+    bus.call(Leave("mortal"))  # its lease is over
 
     async with Serving(bus, sandbox):
         (text,) = await until(lambda: outputs(bus))

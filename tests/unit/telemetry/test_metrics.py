@@ -28,6 +28,7 @@ from tests.support.gateway import app_client
 from tests.support.journaled_runs import ToolCallScript
 from tests.support.runners import FailingRunner, GatedRunner
 from tests.support.team import DESK, ask_tool, roster, team_on
+from tests.support.waiting import DEADLINE_S
 from tests.support.worker_fixture import AGENT, LEASE_S, run_worker, send, until
 
 
@@ -227,7 +228,7 @@ def test_a_worker_shows_its_figures_where_it_is_told_to() -> None:
         assert metrics is not None
         metrics.count_run(AGENT, "answered", 0.5)
 
-        answer = httpx2.get(url)
+        answer = httpx2.get(url, timeout=DEADLINE_S)
 
     assert value(answer.content, "magent2_runs_total", agent=AGENT, outcome="answered") == 1.0
 

@@ -23,7 +23,7 @@ from magent2.tools.chat import function_tools
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
 from tests.support.audit import whole_log
-from tests.support.blocks import Blocks, short_sandbox
+from tests.support.blocks import Blocks, patient_sandbox
 from tests.support.journaled_runs import TURNS_OF_LOOP, CallbackModel, CrashingBus, ToolCallScript
 from tests.support.runners import FailingRunner
 from tests.support.spans import Spans, id_of, parent_of, recorded_spans
@@ -205,7 +205,7 @@ except Exception:
     ids=["success", "failure"],
 )
 async def test_only_messages_that_were_sent_are_counted_and_the_others_are_marked(code: str, lost: set[str]) -> None:
-    bus, registry, sandbox = MemoryBus(), CollectorRegistry(), short_sandbox()
+    bus, registry, sandbox = MemoryBus(), CollectorRegistry(), patient_sandbox()
     send(bus, "go")
     with recorded_spans() as spans:
         runner = OpenAIAgentsRunner(Blocks(sandbox, code).made)

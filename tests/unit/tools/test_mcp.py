@@ -40,6 +40,12 @@ def test_a_model_can_take_the_names() -> None:
     assert len(model_name("files", "x" * 100)) == 64
 
 
+@pytest.fixture(autouse=True)
+def _slow_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the program imports for longer than a turn waits for it."""
+    monkeypatch.setattr(mcp, "CONNECT_MAX_S", START_DEADLINE_S)
+
+
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
     return tmp_path / "marks"
@@ -256,19 +262,20 @@ def tool_context(name: str) -> ToolContext[None]:
     ids=["no program", "ends at once", "no address", "nothing"],
 )
 async def test_a_server_that_fails_has_no_tools_and_is_left_alone_for_a_while(
-    broken: McpServer, caplog: pytest.LogCaptureFixture
+    broken: McpServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(mcp.__name__), "disabled", False)  # commands that ran in this process set it
     servers = McpServers({"shelf": broken})
     with caplog.at_level(logging.ERROR, logger=mcp.__name__):
         assert await names(servers) == []
         assert await names(servers) == []
+        with pytest.raises(McpFailed, match="cannot be used now"):
+            await servers.call("shelf", "fetch", {})
+        await servers.aclose()  # the line is written after the server has ended, which nobody waits for
 
     assert [record.getMessage() for record in caplog.records if record.name == mcp.__name__] == [
         "cannot connect to an MCP server; its tools are missing"
     ]
-    with pytest.raises(McpFailed, match="cannot be used now"):
-        await servers.call("shelf", "fetch", {})
-    await servers.aclose()
 
 
 async def test_after_a_while_it_is_tried_again(
@@ -301,6 +308,7 @@ async def test_the_end_of_a_server_that_could_not_be_connected_is_not_waited_for
         await may_end.wait()
         await cleanup(server)  # type: ignore[no-untyped-call]
 
+    monkeypatch.setattr(mcp, "CONNECT_MAX_S", 0.2)
     monkeypatch.setattr(mcp._Stdio, "cleanup", hang)
     servers = McpServers({"shelf": McpServer("shelf", command=("no-such-program-here",))})
 

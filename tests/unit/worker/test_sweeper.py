@@ -27,9 +27,8 @@ from tests.support.audit import whole_log
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
 from tests.support.waiting import until
-from tests.support.worker_fixture import AGENT, run_worker, send, stream
+from tests.support.worker_fixture import AGENT, LEASE_S, run_worker, send, stream
 
-LEASE_S = 0.3
 POLICY = RetentionPolicy(tokens_after_s=0.0, sweep_every_s=0.05)
 ONCE = RetentionPolicy(tokens_after_s=0.0, sweep_every_s=3600.0)
 

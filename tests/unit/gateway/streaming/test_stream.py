@@ -222,12 +222,19 @@ def client_of_two(bus: MemoryBus, client: httpx2.AsyncClient) -> httpx2.AsyncCli
     return client
 
 
+def is_number(cursor: str) -> bool:
+    return cursor.isascii() and cursor.isdigit()
+
+
+CURSORS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1) | st.integers().map(str)
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cursor=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1) | st.integers().map(str))
+@given(cursor=CURSORS.filter(lambda text: not (is_number(text) and int(text) == 2)))  # after 2, the stream waits for 3
 async def test_no_header_upsets_the_stream(client_of_two: httpx2.AsyncClient, cursor: str) -> None:
     answer = await client_of_two.get("/stream/one", params={"max_events": 1}, headers={"last-event-id": cursor})
 
-    plain = cursor.isascii() and cursor.isdigit()
+    plain = is_number(cursor)
     if plain and int(cursor) <= 1:
         assert seqs(parse_frames(answer.text))[0] == int(cursor) + 1
     elif plain and 2 < int(cursor) <= CURSOR_MAX and len(cursor) <= 16:

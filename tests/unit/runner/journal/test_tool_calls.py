@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -135,7 +136,7 @@ async def test_a_tool_that_times_out_is_a_recorded_failure_and_can_send_nothing_
     refused: list[str] = []
 
     def linger(context: Any) -> None:
-        gate.wait(10)
+        gate.wait(60)
         try:
             send_message("agent:Cy", "too late", context=context)
         except ValueError as refusal:
@@ -143,7 +144,9 @@ async def test_a_tool_that_times_out_is_a_recorded_failure_and_can_send_nothing_
 
     async def dawdle(context: RunContextWrapper[Any]) -> str:
         """Take too long."""
-        await asyncio.to_thread(linger, context.context)
+        # A thread of its own: one of the executor may begin after the time is over, and then it does not begin at all.
+        threading.Thread(target=copy_context().run, args=(linger, context.context), daemon=True).start()
+        await asyncio.Event().wait()
         return "never"
 
     shown = script_call("dawdle")

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Locator, expect
 from magent2.bus.connect import connect
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
+from magent2.client import Client
 from magent2.gateway.streaming.session_list import SHOWN_MAX
 from tests.support.browser import PHONE, PageServer, PageUser, open_page
 from tests.support.processes import ProcessGroup
@@ -84,6 +85,8 @@ def test_numbers_follow_a_new_run(user: PageUser, conversations: Locator) -> Non
     expect(conversations.get_by_role("button", name=re.compile("^Running"))).to_have_text("Running 2")
     user.server.open_gate()
     expect(conversations.get_by_role("button", name=re.compile("^Running"))).to_have_text("Running 1")
+    with Client(user.server.url, user.server.token) as client:
+        client.delete(user.session_id)  # other tests count the conversations of this server
 
 
 def test_the_filter_fits_on_a_phone(chromium: Browser, server: PageServer) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-FOLDER_MODE = 0o700
+FOLDER_MODE, SHARED_FOLDER_MODE = 0o700, 0o2770
 FILE_MODE, SHARED_FILE_MODE = 0o600, 0o660
 
 
@@ -21,12 +21,22 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
 
+def make_subfolder(folder: Path) -> None:
+    """Create a folder for the users of its parent: the owner, and the group of a shared folder."""
+    try:
+        folder.mkdir(mode=FOLDER_MODE)
+    except FileExistsError:
+        return
+    if folder.parent.stat().st_mode & stat.S_ISGID:
+        folder.chmod(SHARED_FOLDER_MODE)
+
+
 def create_file(path: Path, *, shared: bool = True) -> int:
     """Create a file and return its descriptor. Raises `FileExistsError` for a file or link that exists.
 
     Without `shared`, the group of a shared folder cannot use it either.
     """
-    mode = _file_mode(path.parent) if shared else FILE_MODE
+    mode = file_mode(path.parent) if shared else FILE_MODE
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     os.fchmod(handle, mode)  # a umask may have removed the rights of the group
     return handle
@@ -89,8 +99,9 @@ def _allowed_mode(path: Path) -> int:
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         return 0o777 if status.st_mode & stat.S_ISGID else FOLDER_MODE
-    return _file_mode(path.parent)
+    return file_mode(path.parent)
 
 
-def _file_mode(folder: Path) -> int:
+def file_mode(folder: Path) -> int:
+    """Return the mode of the files in a folder."""
     return SHARED_FILE_MODE if folder.stat().st_mode & stat.S_ISGID else FILE_MODE

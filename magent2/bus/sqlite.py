@@ -21,6 +21,7 @@ from magent2.bus.sqlite_engine.connection import ReadConnection, ReadTooLarge, S
 from magent2.bus.sqlite_engine.dispatch import LONG_READS, READS
 from magent2.bus.sqlite_engine.errors import primary_code, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
+from magent2.bus.sqlite_engine.peer_sockets import FOLDER_SUFFIX
 from magent2.bus.sqlite_engine.poll import PollingHub
 from magent2.bus.sqlite_engine.schema import MIGRATIONS, connect, prepare_file, write_backup
 from magent2.bus.sqlite_engine.writer import ThreadWaiter, WriterThread
@@ -29,7 +30,15 @@ from magent2.errors import BusUnavailable, InvalidInput
 from magent2.private_files import create_if_missing, make_folder, narrow
 from magent2.settings import PAYLOAD_MAX_BYTES
 
-FILE_SUFFIXES = ("", "-wal", "-shm", ".lock", ".lock.waiting", *(f".bak-{schema}" for schema in MIGRATIONS))
+FILE_SUFFIXES = (
+    "",
+    "-wal",
+    "-shm",
+    ".lock",
+    ".lock.waiting",
+    FOLDER_SUFFIX,
+    *(f".bak-{schema}" for schema in MIGRATIONS),
+)
 READ_THREADS = 2  # for the long reads of event loops
 
 R = TypeVar("R")
@@ -59,7 +68,7 @@ class SqliteBus(EngineBase):
             self._lock, connection = self._open()
         except (sqlite3.Error, OSError) as error:
             raise translate_error(error, str(self._path)) from error
-        self._hub = PollingHub(self._connect_reader, str(self._path))
+        self._hub = PollingHub(self._connect_reader, self._path)
         self._db = WriteConnection(connection, self._clock, self._boot_id, payload_max_bytes)
         self._writer = WriterThread(self._db, self._lock, str(self._path), self._hub.committed)
 

@@ -1,19 +1,25 @@
-"""Notifications between processes: a thread that polls for commits of others while this process has watches."""
+"""Notifications between processes: a thread that looks for commits of others while this process has watches."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from magent2.bus.sqlite_engine.errors import translate_error
+from magent2.bus.sqlite_engine.peer_sockets import CommitSocket, SocketFolder
 from magent2.bus.watch import LocalWatch, WatchHub
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.01
+POLL_S = 0.01  # where sockets cannot be used
+# Datagrams tell of a commit at once. A poll finds the commits of processes that were killed before they sent theirs.
+POLL_WITH_SOCKET_S = 0.25
 POLL_AFTER_ERROR_S = 1.0
+COMMITS_PAUSE_S = 0.005  # between two polls while others commit: each poll takes the GIL from the event loop
 LINGER_S = 1.0  # the thread ends this long after the last watch was closed
 
 _CHANGED_SINCE = (
@@ -25,53 +31,64 @@ _CHANGED_SINCE = (
 class PollingHub(WatchHub):
     """A hub that also notifies of commits by other processes."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], path: str) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
         super().__init__()
         self._connect = connect
-        self._path = path
+        self._path = str(path)
+        self._sockets = SocketFolder(path)
         self._starting = threading.Lock()
         self._poller: CommitPoller | None = None
 
     def committed(self, topics: set[str], listed: set[str], version: int) -> None:
-        """Notify at once of a commit by this process, and exclude it from the next poll."""
+        """Notify of a commit by this process, and exclude it from the next poll. Tell the other processes of it."""
         poller = self._poller
         if poller is not None:
             poller.own.add(version)
         self.notify(topics, listed)
+        self._sockets.wake_others()
 
     def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         with self._starting:
             if self._poller is None or not self._poller.is_running():
-                self._poller = CommitPoller(self, self._connect(), self._path)
+                self._poller = CommitPoller(self, self._connect(), self._path, self._sockets)
 
     def close(self) -> None:
         with self._starting:
             if self._poller is not None:
                 self._poller.stop()
                 self._poller = None
+            self._sockets.close()
 
 
 class CommitPoller:
-    """Thread that asks every 10 ms whether another process has committed, and which topics have changed.
+    """Thread that finds out when another process has committed, and which topics have changed.
 
-    SQLite cannot notify other processes. `PRAGMA data_version` is the cheapest question to poll with: it compares a
+    SQLite cannot notify other processes, so they send each other datagrams (`SocketFolder`). Where sockets cannot be
+    used, the thread polls every 10 ms. `PRAGMA data_version` is the cheapest question to poll with: it compares a
     counter in shared memory, which every commit of another connection changes. The topics are queried only after a
     change, by the number of the last change that was seen.
     """
 
-    def __init__(self, hub: WatchHub, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(self, hub: WatchHub, connection: sqlite3.Connection, path: str, sockets: SocketFolder) -> None:
         self.own: set[int] = set()  # versions that this process has committed
         self._hub = hub
         self._connection = connection
         self._path = path
+        self._socket = self._bind(sockets)
+        self._woken = False  # whether a datagram ended the last wait
         self._lock = threading.Lock()
         self._ended = False
         self._stop = threading.Event()
-        # Both are read before the first `Watch.add` returns, so that every commit after it is noticed.
+        # Both are read before the first `Watch.add` returns, and after the socket was bound, so that every commit after
+        # it is noticed.
         self._seen_data_version = self._data_version()
         self._seen_version = int(connection.execute("SELECT version FROM counters").fetchone()[0])
         self._thread = threading.Thread(target=self._work, name="magent2-sqlite-poll", daemon=True)
         self._thread.start()
+
+    @property
+    def _pause_s(self) -> float:
+        return POLL_S if self._socket is None else POLL_WITH_SOCKET_S
 
     def is_running(self) -> bool:
         """Return whether the thread still polls. The new watch is in the hub already, so it does not end after this."""
@@ -80,21 +97,52 @@ class CommitPoller:
 
     def stop(self) -> None:
         self._stop.set()
+        if self._socket is not None:
+            self._socket.wake()
         self._thread.join()
 
-    def _work(self) -> None:
-        idle_s, pause_s = 0.0, POLL_S
+    def _bind(self, sockets: SocketFolder) -> CommitSocket | None:
         try:
-            while not self._stop.wait(pause_s) and not self._may_end(idle_s):
-                idle_s = 0.0 if self._hub.watched() else idle_s + pause_s
+            return sockets.bind()
+        except OSError as error:
+            log.info(
+                "sqlite log is polled: its processes cannot send each other datagrams",
+                extra={"path": self._path, "poll_s": POLL_S, "error": str(error)},
+            )
+            return None
+
+    def _work(self) -> None:
+        unwatched_since: float | None = None
+        pause_s = self._pause_s
+        try:
+            while self._wait(pause_s) and not self._may_end(unwatched_since):
+                if self._hub.watched():
+                    unwatched_since = None
+                elif unwatched_since is None:
+                    unwatched_since = time.monotonic()
                 pause_s = self._poll()
         finally:  # the next watch starts another thread
             with self._lock:
                 self._ended = True
+            if self._socket is not None:
+                self._socket.close()
             self._connection.close()
 
-    def _may_end(self, idle_s: float) -> bool:
-        if idle_s < LINGER_S:
+    def _wait(self, pause_s: float) -> bool:
+        """Wait for a commit of another process, at most `pause_s`; return False when the thread has to end."""
+        if self._socket is None:
+            return not self._stop.wait(pause_s)
+        if self._woken and self._stop.wait(COMMITS_PAUSE_S):
+            return False
+        try:
+            self._woken = self._socket.wait(pause_s)
+        except OSError as error:  # such as a lack of memory for buffers; a poll finds every change too
+            log.warning("no datagram can be received", extra={"path": self._path, "error": str(error)})
+            self._stop.wait(POLL_S)
+        return not self._stop.is_set()
+
+    def _may_end(self, unwatched_since: float | None) -> bool:
+        if unwatched_since is None or time.monotonic() - unwatched_since < LINGER_S:
             return False
         with self._lock:
             self._ended = not self._hub.watched()
@@ -123,7 +171,7 @@ class CommitPoller:
             log.warning("polling the sqlite log for changes failed", extra={"path": self._path, "error": cause})
             self._hub.notify_all()  # changes may be missed meanwhile, so every watcher has to read again
             return POLL_AFTER_ERROR_S
-        return POLL_S
+        return self._pause_s
 
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])

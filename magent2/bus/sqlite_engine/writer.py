@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from magent2.background import log_error
-from magent2.bus.operations import AnyOperation, Scrub
+from magent2.bus.operations import AnyOperation, Claim, Renew, Scrub
 from magent2.bus.scrub import SCRUB_CHECK_S, SCRUB_DELAY_S, SCRUB_RETRY_S, ScrubState
 from magent2.bus.sqlite_engine.connection import WriteConnection
 from magent2.bus.sqlite_engine.dispatch import run_group
@@ -31,6 +31,9 @@ from magent2.errors import BusUnavailable, InvalidInput
 log = logging.getLogger(__name__)
 
 GROUP_MAX = 1024  # operations per commit
+# A power failure may undo these. It ends all workers of the log too, so their lanes and leases are free afterwards, and
+# mail that a claim has sorted into lanes is sorted again.
+NOT_SYNCED = frozenset((Claim, Renew))
 LOCK_WAIT_MAX_S = 30.0  # how long operations wait for a process that holds the file lock and does not release it
 LOCK_WATCH_S = 0.5
 
@@ -104,6 +107,7 @@ class WriterThread:
         self._wake = threading.Event()
         self._idle = False
         self._closing = False
+        self._synced = True  # whether a commit waits for the disk
         self._ended = ""  # why operations are refused, once the thread has ended
         self._vacuuming = False  # free pages are left to be given back
         self._vacuum_until = math.inf  # on the monotonic clock
@@ -262,12 +266,22 @@ class WriterThread:
     def _commit(self, operations: Sequence[AnyOperation]) -> list[object]:
         if not operations:
             return []
+        self._sync_commits(not all(type(operation) in NOT_SYNCED for operation in operations))
         self._connection.execute("BEGIN IMMEDIATE")
         outcomes = run_group(self._db, operations)
         self._connection.execute("COMMIT")
         if self._db.changed:
             self._notify_watches()
         return outcomes
+
+    def _sync_commits(self, synced: bool) -> None:
+        """Choose whether commits wait until they are on disk.
+
+        One that does so brings all earlier ones to disk with it: they are in front of it in the write-ahead log.
+        """
+        if synced != self._synced:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            self._synced = synced
 
     def _notify_watches(self) -> None:
         """Report the changes of a commit. The commit is done, so an error here must not fail its callers."""
@@ -378,6 +392,7 @@ class WriterThread:
         The request is read under the file lock and removed after the last step, so that no deletion is missed and a
         crash in between only repeats the work.
         """
+        self._sync_commits(True)
         started = time.monotonic()
         self._scrub_at = started + SCRUB_CHECK_S  # after an error, or for a file that is too large
         request = self._db.load_scrub()

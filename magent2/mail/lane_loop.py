@@ -225,7 +225,6 @@ class LaneLoop(Generic[W]):
         timeout_s = self.drain_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         loop.call_later(timeout_s, self._hand_back)
-        loop.call_later(timeout_s + LEAVE_MAX_S, self._cancel_all)
         if self._rounds is not None:
             self._rounds.reschedule(loop.time() + timeout_s + 2 * LEAVE_MAX_S)
         self.wake()
@@ -448,6 +447,8 @@ class LaneLoop(Generic[W]):
         self._handing_back = True
         for task, (_, work) in list(self._running.items()):
             self._give_back(task, work)
+        # From now on: the loop may be late, and work that is asked and cancelled at once cannot give its lane back.
+        asyncio.get_running_loop().call_later(LEAVE_MAX_S, self._cancel_all)
 
     def _give_back(self, task: asyncio.Task[bool], work: W | None) -> None:
         given_back = False

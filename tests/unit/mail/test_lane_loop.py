@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -90,6 +91,14 @@ class RecordingHandler(LaneHandler[ClaimedLane]):
         await retry_while_unavailable(self.bus, Settle(owner=work.owner, mail=(mail.ref,)), work.owner.worker)
         self.done.append(text)
         return False
+
+
+class GivesBack(RecordingHandler):
+    """Its work ends when it is asked to give its lane back."""
+
+    def give_back(self, work: ClaimedLane) -> bool:
+        self.gate.set()
+        return True
 
 
 class RefusesSettles(EngineWrapper):
@@ -229,6 +238,24 @@ async def test_work_that_cannot_give_its_lane_back_is_cancelled_when_the_drain_t
 
     assert (handler.done, bus.call(Workers())) == ([], ())
     assert [lane.state for lane in bus.call(Lanes(AGENT))] == ["ready"]
+
+
+async def test_work_has_time_to_give_its_lane_back_although_the_event_loop_is_late(
+    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_loop, "LEAVE_MAX_S", 0.05)
+    handler = GivesBack(bus)
+    handler.gate.clear()
+    send(bus, "slow")
+    loop = new_loop(bus, handler)
+    task = asyncio.create_task(loop.run())
+    await until(lambda: handler.begun == ["slow"])
+
+    loop.begin_drain(0.01)
+    time.sleep(0.2)
+    await task
+
+    assert handler.done == ["slow"]
 
 
 async def test_one_principal_leaves_slots_for_others(bus: MemoryBus) -> None:

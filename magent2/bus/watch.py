@@ -138,7 +138,7 @@ class LocalWatch(Watch):
         with self._lock:
             self._changed.add(topic if len(self._changed) < KIND_CHANGES_MAX else self._reported_as(topic))
             waiter = self._waiter
-        self._event.set()
+            self._event.set()  # under the lock: after `_take`, it would end the next wait without a change
         if waiter is not None:
             self._release(waiter)
 

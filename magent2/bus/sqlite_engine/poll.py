@@ -164,7 +164,8 @@ class CommitPoller:
                     [topic for topic, _ in changes] if foreign else (),
                 )
                 self._seen_version = newest
-                self.own = {version for version in self.own if version > self._seen_version}
+                # In place, because the writer thread adds to it. `list` copies the set in one step.
+                self.own.difference_update([version for version in list(self.own) if version <= newest])
                 self._seen_data_version = data_version  # read before the query: a commit in between is polled again
         except Exception as error:  # noqa: BLE001  followers of other processes' records depend on this thread
             cause = str(translate_error(error, self._path))

@@ -238,8 +238,9 @@ def serve_worker(
     import_model_client()
     with traced_process() as tracer, metrics_endpoint(metrics_address) as (run_metrics, metrics_url):
         bus = connect(bus_url)
-        print_data(worker_banner(team, printable_bus_url(bus_url), metrics_url))
-        run_on_loop(run_worker(bus, team, concurrency, RunObserver.if_needed(run_metrics, tracer)))
+        observer = RunObserver.if_needed(run_metrics, tracer)
+        banner = worker_banner(team, printable_bus_url(bus_url), metrics_url)
+        run_on_loop(run_worker(bus, team, concurrency, observer, lambda: print_data(banner)))
 
 
 # --- serving
@@ -294,13 +295,18 @@ async def run_gateway(  # noqa: PLR0913  one parameter per part of the process
 
 
 async def run_worker(
-    bus: Engine, team: ServedTeam, concurrency: int | None = None, observer: RunObserver | None = None
+    bus: Engine,
+    team: ServedTeam,
+    concurrency: int | None = None,
+    observer: RunObserver | None = None,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve the agents of a team until a signal drains the worker."""
+    """Serve the agents of a team until a signal drains the worker. `on_ready` is called when a signal would do so."""
     use_tool_call_executor()
     try:
         service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
+        on_ready()
         reload_on_sighup(team.registry)
         await bus.acall(Info())  # a bus that does not answer is an error here, before a sender waits for an answer
         await _work(bus, service, team.relay)

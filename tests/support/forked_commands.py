@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +19,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.forked_processes import start_module
-from tests.support.waiting import LOOK_AGAIN_S
 
 CHUNK_BYTES = 65_536
-HANDLER_DEADLINE_S = 60.0
 
 # The handler is set before the request is sent, so that no signal is lost. Without `site` this starts in 20 ms.
 SCRIPT = """#!{python} -IS
@@ -73,7 +69,6 @@ class ForkedCommands:
             answering = Thread(target=_answer, args=(script, process), daemon=True)
             answering.start()
             while lines.read(1):
-                _await_handler(process)
                 process.terminate()
             process.kill()
             answering.join()
@@ -119,15 +114,3 @@ def _answer(script: socket.socket, process: subprocess.Popen[Any]) -> None:
     with suppress(OSError):  # the script is gone
         script.send(str(code if code >= 0 else 128 - code).encode())
         script.shutdown(socket.SHUT_RDWR)
-
-
-def _await_handler(process: subprocess.Popen[Any]) -> None:
-    """Wait until the process handles SIGTERM: a worker prints what it serves before that."""
-    status = Path(f"/proc/{process.pid}/status")
-    end = time.monotonic() + HANDLER_DEADLINE_S
-    with suppress(OSError):  # the process has ended, or this system has no such file
-        while time.monotonic() < end:
-            (caught,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("SigCgt:")]
-            if int(caught, 16) >> (signal.SIGTERM - 1) & 1:
-                return
-            time.sleep(LOOK_AGAIN_S)

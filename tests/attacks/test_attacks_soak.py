@@ -121,7 +121,8 @@ def test_a_flood_by_one_key_leaves_answers_to_another_and_is_erased_without_a_tr
         erased = commands.run("erase", "user:ann", "--yes", "--json", "--wait")
 
         def found() -> list[str]:
-            return [file.name for file in sorted(tmp_path.glob("*.db*")) if WORD.encode() in file.read_bytes()]
+            files = sorted(filter(Path.is_file, tmp_path.glob("*.db*")))
+            return [file.name for file in files if WORD.encode() in file.read_bytes()]
 
         eventually(lambda: not found(), 60)
 

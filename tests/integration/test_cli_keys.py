@@ -101,7 +101,8 @@ def test_erase_leaves_no_text_while_a_server_runs(
         done = cli.run("erase", "user:ann", "--yes", "--json", *wait)
 
     def found() -> list[str]:
-        return [file.name for file in sorted(tmp_path.glob("log.db*")) if word.encode() in file.read_bytes()]
+        files = sorted(filter(Path.is_file, tmp_path.glob("log.db*")))
+        return [file.name for file in files if word.encode() in file.read_bytes()]
 
     assert len(done.json["conversations"]) == 3
     assert not done.json["scrubbed"] or not found()

@@ -76,7 +76,7 @@ class Store:
 def of_sqlite(folder: Path) -> Iterator[Store]:
     url = f"sqlite:///{folder / 'log.db'}"
     bus = connect(url)
-    yield Store(bus, url, lambda: sorted(folder.iterdir()))
+    yield Store(bus, url, lambda: sorted(filter(Path.is_file, folder.iterdir())))
     bus.close()
 
 

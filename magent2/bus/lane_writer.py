@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from magent2.background import log_error, raise_if_cancelled
@@ -60,10 +60,17 @@ class LaneWriter:
     token could be appended behind the record that says how the run ended, or take the place of its last append.
     """
 
-    def __init__(self, bus: Engine, owner: Owner, on_append: Callable[[float], object] | None = None) -> None:
+    def __init__(
+        self,
+        bus: Engine,
+        owner: Owner,
+        on_append: Callable[[float], object] | None = None,
+        on_written: Callable[[Sequence[NewRecord], Sequence[int]], object] | None = None,
+    ) -> None:
         self.owner = owner
         self.failure: Exception | None = None
         self._on_append = on_append  # gets the duration of each append in seconds
+        self._on_written = on_written  # gets the records of each append and their seqs; no seqs if they are not known
         self._bus = bus
         self._n = 0
         self._entries: deque[_Entry] = deque()
@@ -209,11 +216,12 @@ class LaneWriter:
                 entry.done.set_result(None)
 
     async def _persist(self, operation: Write) -> AppendResult:
-        if self._on_append is None:
-            return await retry_while_unavailable(self._bus, operation, self.owner.token)
         begun = time.perf_counter()
         appended = await retry_while_unavailable(self._bus, operation, self.owner.token)
-        self._on_append(time.perf_counter() - begun)
+        if self._on_append is not None:
+            self._on_append(time.perf_counter() - begun)
+        if self._on_written is not None:
+            self._on_written(operation.records, appended.seqs)
         return appended
 
     def _refuse(self, error: Exception, batch: list[_Entry]) -> None:

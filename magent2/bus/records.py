@@ -313,6 +313,7 @@ class ClaimedLane:
     pending: int  # number of records in the lane, beyond `mail` too
     clock_ms: int = field(default=0, compare=False)  # the log clock at the claim; it never jumps (decision 28)
     principal: str = ""  # owner of the conversation; empty if it has none
+    history_last: int | None = None  # last seq of the conversation's history at the claim; None if it is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from magent2.failures import Failure, cause_of
 from magent2.mail.dead_letters import RETRY_OF, burial_forms
 from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
+from magent2.models.address import history_topic
 from magent2.runner.circuit import Circuits
 from magent2.runner.context import RunContext, Steer
 from magent2.sessions.history import (
@@ -34,6 +35,7 @@ from magent2.sessions.history import (
     History,
     HistoryCache,
     RunRecord,
+    WrittenRecord,
     find_runs,
     restart_records,
     run_id_of,
@@ -127,7 +129,8 @@ class RunAttempt:
         """Return the context of the run, or `None` if its agent left the team after the mail was claimed."""
         owner = self.claimed.owner
         runs_max = runs_needed(self.runner)
-        history = await retry_call(lambda: self.services.histories.read(owner.conversation, runs_max), owner.token)
+        last, histories = self.claimed.history_last, self.services.histories
+        history = await retry_call(lambda: histories.read_up_to(owner.conversation, last, runs_max), owner.token)
         headers = parsed.record.headers
         recorded = history.runs.get(run_id)
         if recorded is None and RETRY_OF in headers and history.dropped.ended:
@@ -272,7 +275,10 @@ class LaneRun:
         self._release = release
         self._error: str | None = None  # the type of the error that ended the attempt
         metrics = None if observer is None else observer.metrics
-        self._writer = LaneWriter(bus, claimed.owner, None if metrics is None else metrics.appended)
+        self._history_topic = history_topic(claimed.owner.conversation)
+        self._written: list[WrittenRecord] = []  # what this run has added to the history
+        on_append = None if metrics is None else metrics.appended
+        self._writer = LaneWriter(bus, claimed.owner, on_append, self._keep_written)
         self._settlement = LaneSettlement(self._writer, claimed.attempt)
         self._cancellation = RunCancellation()
         self._subagent_stop = SubagentStop(bus, claimed.owner)
@@ -329,7 +335,15 @@ class LaneRun:
             await self._subagent_stop.close()
             if self._attempt.observed is not None:
                 self._attempt.observed.end(ABANDONED if outcome is None else outcome.value, self._error)
+        self._services.histories.add_written(self.owner.conversation, self._written)
         return outcome
+
+    def _keep_written(self, records: Sequence[NewRecord], seqs: Sequence[int]) -> None:
+        self._written += [
+            WrittenRecord.of(record, seq)
+            for record, seq in zip(records, seqs, strict=False)
+            if record.topic == self._history_topic
+        ]
 
     def burials(self, failure: Failure) -> Iterator[Settle]:
         """Return settles that give up the mail, to be tried in turn, for a lane on which this object keeps failing.

@@ -185,10 +185,10 @@ def claim(keyspace: Keyspace, op: Claim) -> Exchange[ClaimResult]:
     clock_ms = int(now)
     keyspace.clock.note(clock_ms)
     claimed: list[ClaimedLane] = []
-    for agent, conversation, token, attempt, pending, mail, principal in lanes:
+    for agent, conversation, token, attempt, pending, mail, principal, history_last in lanes:
         owner = Owner(op.worker, agent.decode(), conversation.decode(), token.decode())
         name = str(orjson.loads(principal)) if principal else ""
-        claimed.append(ClaimedLane(owner, attempt, decode_mail(mail), pending, clock_ms, name))
+        claimed.append(ClaimedLane(owner, attempt, decode_mail(mail), pending, clock_ms, name, history_last))
     return ClaimResult(tuple(claimed), bool(more), None if wait_ms < 0 else wait_ms / 1000, bool(over_share))
 
 

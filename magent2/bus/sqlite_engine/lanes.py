@@ -38,6 +38,7 @@ from magent2.bus.sqlite_engine.connection import WriteConnection, pack_seqs, unp
 from magent2.bus.sqlite_engine.lane_intake import CONTROL, sort_inboxes
 from magent2.bus.sqlite_engine.reads import fenced, mail_of
 from magent2.errors import CounterGap
+from magent2.models.address import history_topic
 
 IDLE_LANES_DROPPED_MAX = 256  # per claim
 LEASE_MAX_MS = int(LEASE_MAX_S * 1000)
@@ -345,7 +346,8 @@ def _claimed(db: WriteConnection, owner: Owner, lid: int, attempt: int, log_ms: 
     count = len(mail)
     if count == CLAIM_MAIL_MAX:
         count = db.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
-    return ClaimedLane(owner, attempt, mail, count, log_ms, principal)
+    history_last = db.topic(history_topic(owner.conversation)).last
+    return ClaimedLane(owner, attempt, mail, count, log_ms, principal, history_last)
 
 
 def _wait_s(db: WriteConnection, operation: Claim, monotonic_ms: int, log_ms: int) -> float | None:

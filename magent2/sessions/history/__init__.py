@@ -9,7 +9,7 @@ from magent2.sessions.history.fold import (
     snapshot_record,
     sum_usage,
 )
-from magent2.sessions.history.reader import HistoryCache, HistoryReader, find_runs, read_history
+from magent2.sessions.history.reader import HistoryCache, HistoryReader, WrittenRecord, find_runs, read_history
 from magent2.sessions.history.records import (
     AgentSettings,
     AnswerRecord,
@@ -45,6 +45,7 @@ __all__ = [
     "SeenSteer",
     "SendFacts",
     "ToolRecord",
+    "WrittenRecord",
     "find_runs",
     "message_id_of",
     "read_history",

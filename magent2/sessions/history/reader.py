@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, cast
+from typing import NamedTuple, Self, TypeAlias, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST
-from magent2.bus.records import Page, Record
+from magent2.bus.records import NewRecord, Page, Record, decode_object
 from magent2.errors import UnknownCursor
 from magent2.machine import release_memory
 from magent2.models.address import history_topic
-from magent2.models.json_types import JsonMapping
+from magent2.models.json_types import JsonMapping, JsonScalar
 from magent2.sessions.history.fold import (
+    RECORD_COST_BYTES,
     RUNS_MAX,
     History,
     RunRecord,
@@ -176,11 +177,33 @@ async def find_runs(log: Log, conversation: str, matches: Callable[[JsonMapping]
     return list(runs.values())
 
 
+class WrittenRecord(NamedTuple):
+    """A record that this process has appended to a history."""
+
+    seq: int
+    body: bytes
+    headers: Mapping[str, JsonScalar]
+
+    @classmethod
+    def of(cls, record: NewRecord, seq: int) -> Self:
+        return cls(seq, record.body, record.headers)
+
+    def as_read(self, topic: str) -> Record:
+        """The record as a reader would get it, as far as the fold needs it."""
+        payload = decode_object(self.body)
+        return Record(topic, payload, seq=self.seq, headers=self.headers, size_bytes=len(self.body))
+
+
 @dataclass(frozen=True, slots=True)
 class _Cached:
     history: History
     size_bytes: int
     used_s: float  # time of the event loop when it was read last
+    written: tuple[WrittenRecord, ...] = ()  # the records that follow; most conversations end before they are needed
+
+    @property
+    def last(self) -> int:
+        return self.written[-1].seq if self.written else self.history.last
 
 
 class HistoryCache:
@@ -201,24 +224,61 @@ class HistoryCache:
     async def read(self, conversation: str, runs_max: int = RUNS_MAX) -> History:
         return await self.read_with(Log(self._bus), conversation, runs_max)
 
+    async def read_up_to(self, conversation: str, last: int | None, runs_max: int = RUNS_MAX) -> History:
+        """Return a history that contains at least the records up to `last`, which is 0 if it has none.
+
+        A history that is known up to there is not read. With `None`, it is read.
+        """
+        cached = self._forget(conversation)
+        if last == 0:
+            history = History(runs_max=runs_max)
+        elif cached is None or cached.last != last or cached.history.runs_max < runs_max:
+            history = await read_history(
+                Log(self._bus), conversation, None if cached is None else cached.history, runs_max
+            )
+        else:
+            topic = history_topic(conversation)
+            history = cached.history.followed_by([written.as_read(topic) for written in cached.written])
+        return self._store(conversation, history)
+
+    def add_written(self, conversation: str, written: Sequence[WrittenRecord]) -> None:
+        """Add what this process has appended. Where others have appended too, the next read finds everything."""
+        cached = self._kept.get(conversation)
+        if cached is None or not written:
+            return
+        follows = [record.seq for record in written] == list(range(cached.last + 1, cached.last + 1 + len(written)))
+        if not follows or len(cached.written) + len(written) > READ_ON_MAX:  # folding more would occupy the event loop
+            return
+        added = sum(len(record.body) + RECORD_COST_BYTES for record in written)
+        self._kept[conversation] = replace(
+            cached, size_bytes=cached.size_bytes + added, written=(*cached.written, *written)
+        )
+        self.size_bytes += added
+        self._shrink()
+
     async def read_with(self, log: Log, conversation: str, runs_max: int = RUNS_MAX) -> History:
-        known = self._forget(conversation)
-        history = await read_history(log, conversation, known, runs_max)
+        cached = self._forget(conversation)
+        history = await read_history(log, conversation, None if cached is None else cached.history, runs_max)
+        return self._store(conversation, history)
+
+    def _store(self, conversation: str, history: History) -> History:
         self._forget(conversation)  # a concurrent read of the same history may have stored its own
         size = history.size_bytes
         if size <= self._max_bytes:
             self._kept[conversation] = _Cached(history, size, self._plan_removal())
             self.size_bytes += size
-            while self.size_bytes > self._max_bytes:
-                self._forget(next(iter(self._kept)))
+            self._shrink()
         return history
 
-    def _forget(self, conversation: str) -> History | None:
+    def _shrink(self) -> None:
+        while self.size_bytes > self._max_bytes:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, conversation: str) -> _Cached | None:
         cached = self._kept.pop(conversation, None)
-        if cached is None:
-            return None
-        self.size_bytes -= cached.size_bytes
-        return cached.history
+        if cached is not None:
+            self.size_bytes -= cached.size_bytes
+        return cached
 
     def _plan_removal(self) -> float:
         """Make sure that idle histories are removed some time, and return the time of the event loop."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.operations import CLAIM_MAIL_MAX, Claim, Delete, Lanes, Pending, Renew, Workers
+from magent2.bus.operations import CLAIM_MAIL_MAX, Claim, Delete, Lanes, Pending, Renew, Trim, Workers
 from magent2.bus.records import ClaimedLane, NewRecord
 from tests.contracts.bus.driver import LEASE_S, BusDriver, ContractClass, refs, texts
 from tests.support.waiting import eventually
@@ -29,6 +29,19 @@ class ClaimTests:
         owner = lane.owner
         assert (owner.worker, owner.agent, owner.conversation) == ("w1", "A", "c1")
         assert (lane.attempt, lane.pending, lane.mail) == (1, 1, bus.read("chat:A"))
+
+    def test_a_claim_tells_the_last_seq_of_the_history(self, bus: BusDriver) -> None:
+        for conversation in ("new", "old", "swept"):
+            bus.mail("A", conversation)
+        bus.fill("history:old", 3)
+        bus.fill("history:swept", 3)
+        bus.do(Trim("history:swept", keep=1))
+
+        claim = Claim(worker="w1", agents=("A",), limit=3, lease_s=LEASE_S)
+        first, repeated = bus.do(claim), bus.do(claim)
+
+        for lanes in (first.lanes, repeated.lanes):
+            assert {lane.owner.conversation: lane.history_last for lane in lanes} == {"new": 0, "old": 3, "swept": 3}
 
     def test_mail_of_one_conversation_comes_together_and_in_order(self, bus: BusDriver) -> None:
         for n in range(6):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,15 +13,17 @@ from magent2.bus.operations import Append, Find, Operation, Read
 from magent2.bus.records import NewRecord, Page
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
+from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
 from magent2.sessions.approvals import find_approvals
 from magent2.sessions.history import HistoryCache, RunKey, read_history, settings_record
 from magent2.sessions.message_outcome import find_message_progress
 from magent2.sessions.settings import SessionChange, configure_session
 from magent2.sessions.steering import steer
-from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome, RunServices
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
+from tests.support.runners import AsyncRunner, Event, output
 from tests.support.worker_fixture import AGENT, claim_one, outputs, send
 
 SHORT, LONG = 1_000, 100_000  # records
@@ -44,6 +46,11 @@ class CountingEngine(EngineWrapper):
             self.operations += 1
             self.records += len(found.records) if isinstance(found, Page) else 1
         return found
+
+
+async def tell_earlier_questions(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+    earlier, _ = context.history.earlier_runs(context.run)
+    yield output(envelope, ", ".join(str(run.envelope["content"]) for run in earlier))
 
 
 @pytest.fixture(params=ENGINES)
@@ -137,3 +144,41 @@ async def test_an_old_message_is_found_all_the_same(bus: CountingEngine) -> None
     assert progress is not None
     assert (progress.status, progress.waiting) == ("answered", 0)
     assert outputs(bus.inner, conversation) == ["hello", "hello"]
+
+
+async def test_the_first_run_of_a_conversation_reads_no_history(bus: CountingEngine) -> None:
+    await answer(bus, "one")
+
+    assert bus.operations == 0
+
+
+async def test_the_next_run_of_a_worker_reads_no_history(bus: CountingEngine) -> None:
+    services = RunServices(HistoryCache(bus))
+    for number in range(3):
+        send(bus, f"question {number}", "one")
+        run = LaneRun(bus, claim_one(bus), AsyncRunner(tell_earlier_questions), services=services)
+        assert await run.work() is Outcome.ANSWERED
+
+    assert bus.operations == 0
+    assert outputs(bus, "one") == ["", "question 0", "question 0, question 1"]
+    assert await services.histories.read_up_to("one", 6) == await read_history(Log(bus.inner), "one")
+
+
+async def test_what_another_process_has_added_to_a_history_is_read(bus: CountingEngine) -> None:
+    services = RunServices(HistoryCache(bus))
+    for ours in (services, RunServices(HistoryCache(bus)), services):
+        send(bus, "hello", "one")
+        assert await LaneRun(bus, claim_one(bus), EchoRunner(), services=ours).work() is Outcome.ANSWERED
+
+    assert bus.operations == 2
+    assert await services.histories.read_up_to("one", 6) == await read_history(Log(bus.inner), "one")
+
+
+async def test_what_a_worker_has_written_counts_for_the_size_of_its_cache(bus: CountingEngine) -> None:
+    histories = HistoryCache(bus, max_bytes=20_000)
+    send(bus, "x" * 30_000, "one")
+
+    await LaneRun(bus, claim_one(bus), EchoRunner(), services=RunServices(histories)).work()
+
+    assert histories.size_bytes == 0
+    assert (await histories.read_up_to("one", 2)).last == 2

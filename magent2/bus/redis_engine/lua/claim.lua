@@ -122,7 +122,7 @@ end
 local function lane_reply(claim, agent, conversation, lane, token, attempt, principal)
   local mail = mail_reply(agent, lane, claim.mail_max)
   local pending_count = #mail < claim.mail_max and #mail or call('ZCARD', prefix .. 'm:' .. lane)
-  return {agent, conversation, token, attempt, pending_count, mail, principal}
+  return {agent, conversation, token, attempt, pending_count, mail, principal, last_seq('history:' .. conversation)}
 end
 
 local function hand_out(claim, agent, conversation, lane, epoch, principal)

@@ -193,8 +193,12 @@ def probe_mcp(roster: Roster) -> Mapping[str, object]:
 
     from magent2.tools import mcp
 
-    logging.getLogger(mcp.__name__).disabled = True  # the caller prints the same errors
-    return asyncio.run(mcp.probe_servers(roster.mcp))
+    logger = logging.getLogger(mcp.__name__)
+    logger.disabled = True  # the caller prints the same errors
+    try:
+        return asyncio.run(mcp.probe_servers(roster.mcp))
+    finally:
+        logger.disabled = False
 
 
 def _import_error(name: str, place: str, folder: Path) -> str | None:

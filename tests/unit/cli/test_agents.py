@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import sys
 from collections.abc import Iterator
@@ -128,7 +127,6 @@ def unheard() -> Iterator[int]:
 def team_with_servers(tmp_path: Path, unheard: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An agents file with a server that works and three that cannot be used."""
     monkeypatch.setattr(mcp, "CONNECT_MAX_S", START_DEADLINE_S)
-    monkeypatch.setattr(logging.getLogger(mcp.__name__), "disabled", False)  # the commands set it; later tests need it
     servers = {
         "shelf": f"command = {json.dumps([sys.executable, hostile_mcp_server.__file__])}",
         "missing": 'command = ["/nowhere/no-such-program"]',

@@ -48,6 +48,7 @@ from magent2.gateway.streaming.session_list import LiveSessionLists
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
+from magent2.sessions.history import settings_record
 from magent2.worker.cancellation import STOP, SubagentStop
 from magent2.worker.lane_run import Outcome
 from magent2.worker.worker import Worker
@@ -238,6 +239,7 @@ async def test_a_worker_answers_despite_an_unexpected_error_of_the_engine(
         if kind is Renew:
             await until(lambda: not broken.errors)
         for conversation in ("one", "two", "three"):
+            bus.call(Append(records=(settings_record(conversation, {}),)))  # a history that a run has to read
             send(bus, "hello", conversation)
             await until(lambda name=conversation: outputs(bus, name) or dead_letters(bus))  # type: ignore[misc]
 

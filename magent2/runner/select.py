@@ -64,9 +64,18 @@ def select_team(
     if model == LOCAL:
         chosen = _on_local_server(chosen)
         return TeamRunner(roster, kind=LOCAL, config=chosen, model=chosen.model, builtins=tools, folder=folder)
-    chosen = _with_model(chosen, model)
-    kind: ModelKind = "echo" if chosen.api_key is None else tools.kind_of_server(chosen.base_url)
-    return TeamRunner(roster, kind=kind, config=chosen, builtins=tools, folder=folder)
+    kind = kind_of_team(model, chosen, tools)
+    return TeamRunner(roster, kind=kind, config=_with_model(chosen, model), builtins=tools, folder=folder)
+
+
+def kind_of_team(model: str | None, config: RunnerConfig, builtins: BuiltinTools) -> ModelKind:
+    """Return the kind of model that answers, by the rules of `select_team`. Raises `SettingsError` without a key."""
+    if model == DEMO:
+        return DEMO
+    if model == LOCAL:
+        return LOCAL
+    chosen = _with_model(config, model)
+    return "echo" if chosen.api_key is None else builtins.kind_of_server(chosen.base_url)
 
 
 def _with_model(config: RunnerConfig, model: str | None) -> RunnerConfig:

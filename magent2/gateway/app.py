@@ -18,6 +18,7 @@ from magent2.gateway.access.middleware import AccessMiddleware, is_open
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.instrumentation import MetricsMiddleware, RequestSpans, with_security_headers
 from magent2.gateway.limits import GatewayLimits
+from magent2.gateway.limits.open_counts import LimitShare
 from magent2.gateway.limits.queue_depth import QueueLimit
 from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
 from magent2.gateway.paths import keep_encoded_slashes
@@ -75,7 +76,7 @@ class GatewayApp(FastAPI):
             await super().__call__(scope, receive, send)
 
 
-def create_app(
+def create_app(  # noqa: PLR0913  one parameter per part of the process
     bus: Bus,
     *,
     access: Access | None = None,
@@ -85,19 +86,20 @@ def create_app(
     metrics: Metrics | None = None,
     tracer: Tracer = NO_TRACER,
     proxy: ProxySettings | None = None,
+    share: LimitShare | None = None,
 ) -> FastAPI:
     """Return the HTTP API of a bus. Without `access`, every caller is an administrator.
 
     `registry` names the agents, by default those of the built-in agents file. `catalogue` takes precedence over it.
     Pass `metrics` to share them with other parts of the process. With a `tracer`, each request has a span.
-    Without `proxy`, forwarding headers are ignored.
+    Without `proxy`, forwarding headers are ignored. `share` is for an address that several gateways serve.
     """
     access, limits, metrics = access or Access(), limits or GatewayLimits(), metrics or Metrics()
     app = GatewayApp(
         title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_FASTAPI_TELEMETRY
     )
     deliveries = DeliveryObserver(metrics.delivered, tracer)
-    services = _services(bus, access, limits, metrics, catalogue or Catalogue(registry), deliveries)
+    services = _services(bus, access, limits, metrics, catalogue or Catalogue(registry), deliveries, share)
     keys = services.streams.keys if services.has_keys else None
     app.proxy = proxy or app.proxy
     app.state.services = services
@@ -123,6 +125,7 @@ def _services(
     metrics: Metrics,
     catalogue: Catalogue,
     deliveries: DeliveryObserver,
+    share: LimitShare | None,
 ) -> Services:
     """Choose the services. A v1 bus has no workers, no keys and no queue depth to ask for."""
     engine: Engine
@@ -145,7 +148,7 @@ def _services(
         bus=engine,
         has_keys=has_engine,
         sessions=sessions,
-        streams=OpenStreams(engine, limits, access, metrics),
+        streams=OpenStreams(engine, limits, access, metrics, share),
         presence=presence,
         writes=WriteProbe(engine),
         limits=limits,

@@ -20,9 +20,11 @@ from magent2.gateway.access.keys import keep_token_registered
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import DESCRIPTORS_KEPT, GatewayLimits
-from magent2.gateway.limits.protocol import protocol_with_limits
+from magent2.gateway.limits.open_counts import LimitShare
+from magent2.gateway.limits.protocol import ConnectionTable, protocol_with_limits
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.services import Services
+from magent2.gateway.shared_listener import SharedListener
 from magent2.machine import raise_open_files
 from magent2.settings import Settings, is_loopback
 from magent2.telemetry import Metrics
@@ -33,7 +35,32 @@ BACKLOG = 1024
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server without signal handlers: the command that runs it has its own."""
+    """A uvicorn server without signal handlers: the command that runs it has its own.
+
+    With a `share`, it serves sockets that other gateways serve too.
+    """
+
+    share: LimitShare | None = None
+    shared: tuple[SharedListener, ...] = ()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.share is None or self.share.gateways == 1 or sockets is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        self.shared = tuple(SharedListener(one, self.share, self._create_protocol) for one in sockets)
+
+    def _create_protocol(self) -> asyncio.Protocol:
+        # As in `startup` of uvicorn.
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+        )
+        return made
+
+    def stop_accepting(self) -> None:
+        """Leave new connections to the other gateways of the address."""
+        for listener in self.shared:
+            listener.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -41,7 +68,10 @@ class _Server(uvicorn.Server):
 
 
 class Gateway:
-    """Serves a bus over HTTP until it is drained."""
+    """Serves a bus over HTTP until it is drained.
+
+    `share` is its part in the limits of an address that several gateways serve.
+    """
 
     def __init__(
         self,
@@ -53,8 +83,13 @@ class Gateway:
         metrics: Metrics | None = None,
         tracer: Tracer = NO_TRACER,
         proxy: ProxySettings | None = None,
+        share: LimitShare | None = None,
     ) -> None:
-        self.limits = fit_open_files(limits or GatewayLimits())
+        proxy = proxy or ProxySettings()
+        fitted = fit_open_files(limits or GatewayLimits())
+        # The open files of one process do not limit what all gateways of the address accept together.
+        self.limits = fitted if share is None else limits or GatewayLimits()
+        share = share or LimitShare()
         self._token = access.watched if access is not None else None
         self.app: FastAPI = create_app(
             bus,
@@ -64,11 +99,15 @@ class Gateway:
             metrics=metrics,
             tracer=tracer,
             proxy=proxy,
+            share=share,
+        )
+        table = ConnectionTable(
+            self.limits, proxy, self.app.state.services.metrics, share, own_max=fitted.connections_max
         )
         self._server = _Server(
             uvicorn.Config(
                 self.app,
-                http=protocol_with_limits(self.limits, proxy or ProxySettings(), self.app.state.services.metrics),
+                http=protocol_with_limits(table),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -80,6 +119,7 @@ class Gateway:
                 timeout_graceful_shutdown=math.ceil(self.limits.drain_s),
             )
         )
+        self._server.share = share
 
     @property
     def started(self) -> bool:
@@ -103,6 +143,7 @@ class Gateway:
                 )
             await self._server.serve(list(sockets))
         finally:
+            self._server.stop_accepting()
             if registration is not None:
                 registration.cancel()
             services.rates.close()
@@ -112,6 +153,7 @@ class Gateway:
         """Start a graceful shutdown: end the streams, answer the requests in progress, then stop."""
         self.app.state.services.streams.drain()
         self.app.state.services.replies.drain()
+        self._server.stop_accepting()
         self._server.should_exit = True
 
 

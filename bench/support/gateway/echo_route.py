@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from bench.support.report import run
 from magent2.gateway.limits import GatewayLimits
-from magent2.gateway.limits.protocol import protocol_with_limits
+from magent2.gateway.limits.protocol import ConnectionTable, protocol_with_limits
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.server import BACKLOG, listen
 from magent2.telemetry import Metrics
@@ -49,7 +49,7 @@ def main() -> None:
     listener = listen("127.0.0.1", parser.parse_args().port)
     config = uvicorn.Config(  # as the gateway has it
         app,
-        http=protocol_with_limits(GatewayLimits(), ProxySettings(), Metrics()),
+        http=protocol_with_limits(ConnectionTable(GatewayLimits(), ProxySettings(), Metrics())),
         ws="none",
         lifespan="off",
         log_config=None,

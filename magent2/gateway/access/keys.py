@@ -50,15 +50,18 @@ class KeyCache:
 
     Each key is watched before it is read, so that no revocation falls between the two. `end_streams` ends the streams
     of a key and returns their number. A key for which `in_use` is true has a stream and stays in the cache.
+    `gateways` is the number of processes that serve the address, which share the limit of unknown keys.
     """
 
-    def __init__(self, bus: Engine, end_streams: Callable[[str], int], in_use: Callable[[str], bool]) -> None:
+    def __init__(
+        self, bus: Engine, end_streams: Callable[[str], int], in_use: Callable[[str], bool], gateways: int = 1
+    ) -> None:
         self._bus = bus
         self._end_streams = end_streams
         self._in_use = in_use
         self._known: OrderedDict[str, KnownKey] = OrderedDict()
         self._stale: set[str] = set()  # changed on the log and not read again yet
-        self._misses = UnknownKeyLimit()
+        self._misses = UnknownKeyLimit(gateways)
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Literal, TypeAlias, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,6 +16,7 @@ from magent2.gateway.limits import (
     PROBE_HEAD_MAX_S,
     GatewayLimits,
 )
+from magent2.gateway.limits.open_counts import LimitShare
 from magent2.gateway.problems import RETRY_HEADERS, Problem
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.streaming.open_streams import ABORT
@@ -29,9 +29,21 @@ Phase: TypeAlias = Literal["idle", "head", "body"]
 
 
 class ConnectionTable:
-    """The connections of one gateway by address, and those beyond the limits, which may only be probes."""
+    """The connections of one gateway by address, and those beyond the limits, which may only be probes.
 
-    def __init__(self, limits: GatewayLimits, proxy: ProxySettings, metrics: Metrics) -> None:
+    `share` counts the connections of all gateways of the address. `own_max` limits those of this process: each of them
+    is an open file.
+    """
+
+    def __init__(
+        self,
+        limits: GatewayLimits,
+        proxy: ProxySettings,
+        metrics: Metrics,
+        share: LimitShare | None = None,
+        own_max: int | None = None,
+    ) -> None:
+        share = share or LimitShare()
         self.limits = limits
         self.metrics = metrics
         self.root_path = proxy.root_path
@@ -39,21 +51,26 @@ class ConnectionTable:
             f"{root}{path}".encode() for root in ("", proxy.root_path) for path in PROBE_PATHS
         )
         self._proxy = proxy
-        self._by_address: Counter[str] = Counter()
+        self._counts = share.connections
+        self._own_max = limits.connections_max if own_max is None else own_max
+        self._reserved_max = max(1, PROBE_CONNECTIONS // share.gateways)
         self._reserved: dict[LimitedProtocol, None] = {}  # in the order of their arrival
 
     def admit(self, connection: LimitedProtocol) -> Problem | None:
         """Count a connection. Return the problem of one that is beyond a limit."""
         key = self._proxy.connection_key(connection.address)
-        if len(connection.connections) - len(self._reserved) >= self.limits.connections_max:
-            reason = f"{self.limits.connections_max} connections are open, which is the limit"
-        elif key is not None and self._by_address[key] >= self.limits.connections_per_address_max:
-            reason = f"your address has {self.limits.connections_per_address_max} open connections, which is the limit"
+        limits, counts = self.limits, self._counts
+        counts.add(key)
+        if counts.total > limits.connections_max:
+            reason = f"{limits.connections_max} connections are open, which is the limit"
+        elif counts.own > self._own_max:
+            reason = f"{self._own_max} connections of this process are open, which is the limit"
+        elif key is not None and counts.of(key) > limits.connections_per_address_max:
+            reason = f"your address has {limits.connections_per_address_max} open connections, which is the limit"
         else:
-            if key is not None:
-                self._by_address[key] += 1
             return None
-        if len(self._reserved) >= PROBE_CONNECTIONS:
+        counts.remove(key)
+        if len(self._reserved) >= self._reserved_max:
             self._evict()
         self._reserved[connection] = None
         return Problem(503, "too_many_connections", f"{reason}; try again later", RETRY_HEADERS)
@@ -71,11 +88,7 @@ class ConnectionTable:
         if connection.over_limit is not None:
             self._reserved.pop(connection, None)
             return
-        key = self._proxy.connection_key(connection.address)
-        if key is not None:
-            self._by_address[key] -= 1
-            if not self._by_address[key]:
-                del self._by_address[key]
+        self._counts.remove(self._proxy.connection_key(connection.address))
 
 
 class RefusedRequest(Exception):
@@ -320,9 +333,9 @@ class LingeringTransport:
         self.close = protocol.linger
 
 
-def protocol_with_limits(limits: GatewayLimits, proxy: ProxySettings, metrics: Metrics) -> type[LimitedProtocol]:
+def protocol_with_limits(table: ConnectionTable) -> type[LimitedProtocol]:
     """Return a protocol class for one server: uvicorn creates the instances and cannot pass anything on."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"table": ConnectionTable(limits, proxy, metrics)})
+    return type("LimitedProtocol", (LimitedProtocol,), {"table": table})
 
 
 def _encoded(problem: Problem, root_path: str) -> bytes:

@@ -104,10 +104,12 @@ class RequestRates:
 class UnknownKeyLimit:
     """Limit of lookups of unknown keys, per address and in total.
 
-    Guessing must not keep the log busy or slow down other clients. Known keys are not limited.
+    Guessing must not keep the log busy or slow down other clients. Known keys are not limited. Each of several gateways
+    of one address has an equal part of the limit: there, a lookup counts as many times as there are `gateways`.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, gateways: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cost = gateways
         self._full_at = 0.0
         self._clients: dict[str, float] = {}
         self._clock = clock
@@ -115,18 +117,18 @@ class UnknownKeyLimit:
     def check(self, client: str = "") -> None:
         now = self._clock()
         wait_s = max(
-            self._full_at - now - (MISSES_BURST - 1) / MISSES_PER_S,
-            self._clients.get(client, 0.0) - now - (CLIENT_MISSES_BURST - 1) / CLIENT_MISSES_PER_S,
+            self._full_at - now - (MISSES_BURST - self._cost) / MISSES_PER_S,
+            self._clients.get(client, 0.0) - now - (CLIENT_MISSES_BURST - self._cost) / CLIENT_MISSES_PER_S,
         )
         if wait_s > ROUNDING_S:
             raise rate_limited("unknown key", wait_s)
 
     def count(self, client: str = "") -> None:
         now = self._clock()
-        self._full_at = max(self._full_at, now) + 1 / MISSES_PER_S
+        self._full_at = max(self._full_at, now) + self._cost / MISSES_PER_S
         if not client:
             return
-        self._clients[client] = max(self._clients.get(client, now), now) + 1 / CLIENT_MISSES_PER_S
+        self._clients[client] = max(self._clients.get(client, now), now) + self._cost / CLIENT_MISSES_PER_S
         if len(self._clients) > COUNTED_MAX:
             self._clients = {name: full_at for name, full_at in self._clients.items() if full_at > now}
 

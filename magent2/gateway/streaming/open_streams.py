@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from magent2.errors import NotYours, TransientError, UnknownCursor
 from magent2.gateway.access.auth import TOKEN_IDENTITY, Access, Identity, identity_of
 from magent2.gateway.access.keys import KeyCache
 from magent2.gateway.limits import GatewayLimits
+from magent2.gateway.limits.open_counts import LimitShare
 from magent2.gateway.problems import Problem
 from magent2.gateway.streaming.fanout import Fanout
 from magent2.gateway.streaming.reader import Reader
@@ -56,7 +56,10 @@ S = TypeVar("S", bound=OpenStream)
 class OpenStreams:
     """The readers of a process. One timer serves all heartbeats, so that an idle reader has no timer of its own."""
 
-    def __init__(self, bus: Engine, limits: GatewayLimits, access: Access, metrics: Metrics) -> None:
+    def __init__(
+        self, bus: Engine, limits: GatewayLimits, access: Access, metrics: Metrics, share: LimitShare | None = None
+    ) -> None:
+        share = share or LimitShare()
         self.limits = limits
         self.metrics = metrics
         self._bus = bus
@@ -67,10 +70,9 @@ class OpenStreams:
         self._current_slot = 0
         self._timer: asyncio.TimerHandle | None = None
         self._token = access.token
-        self._by_name: Counter[str] = Counter()  # streams by principal, administrators aside
+        self._counts = share.streams  # by principal, administrators aside
         self._by_key: dict[str, set[OpenStream]] = {}
-        self.keys = KeyCache(bus, self.revoke, self._by_key.__contains__)
-        self.open = 0
+        self.keys = KeyCache(bus, self.revoke, self._by_key.__contains__, share.gateways)
         self.draining = False
 
     def enter(self, request: StreamRequest, identity: Identity = TOKEN_IDENTITY) -> Reader:
@@ -86,22 +88,35 @@ class OpenStreams:
         """Raise a problem if no stream can be opened for this identity."""
         if self.draining:
             raise Problem.draining()
-        if self.open >= self.limits.streams_max:
+        if self._counts.total >= self.limits.streams_max:
             raise Problem.too_many_streams(self.limits.streams_max)
         if self.keys.has_ended(identity.key):
             raise Problem.unauthorized()
 
+    @property
+    def open(self) -> int:
+        """The number of open streams of this process."""
+        return self._counts.own
+
     def admit(self, reader: S) -> S:
-        """Register a reader. Closes it and raises a problem if its principal has too many streams."""
+        """Register a reader. Closes it and raises a problem if there are too many streams, in all or of its principal.
+
+        `check` was before; another gateway of the address may have opened a stream since.
+        """
         name, key = reader.identity.principal.bound, reader.identity.key
-        if name is not None:
-            if self._by_name[name] >= self.limits.streams_per_principal_max:
-                reader.close()
-                raise Problem.too_many_of_yours(self.limits.streams_per_principal_max)
-            self._by_name[name] += 1
+        counts, limits = self._counts, self.limits
+        counts.add(name)
+        too_many: Problem | None = None
+        if counts.total > limits.streams_max:
+            too_many = Problem.too_many_streams(limits.streams_max)
+        elif name is not None and counts.of(name) > limits.streams_per_principal_max:
+            too_many = Problem.too_many_of_yours(limits.streams_per_principal_max)
+        if too_many is not None:
+            counts.remove(name)
+            reader.close()
+            raise too_many
         if key is not None:
             self._by_key.setdefault(key, set()).add(reader)
-        self.open += 1
         self.metrics.streams_open.set(self.open)
         reader.slot = self._next_slot = (self._next_slot + 1) % HEARTBEAT_SLOTS
         self._slots[reader.slot].add(reader)
@@ -112,15 +127,11 @@ class OpenStreams:
 
     def leave(self, reader: OpenStream) -> None:
         name, key = reader.identity.principal.bound, reader.identity.key
-        if name is not None:
-            self._by_name[name] -= 1
-            if not self._by_name[name]:
-                del self._by_name[name]
+        self._counts.remove(name)
         if key is not None:
             self._by_key[key].discard(reader)
             if not self._by_key[key]:
                 del self._by_key[key]
-        self.open -= 1
         self.metrics.streams_open.set(self.open)
         self._slots[reader.slot].discard(reader)
         reader.close()

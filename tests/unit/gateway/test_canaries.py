@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 from fastapi.telemetry import TelemetryConfig
 from fastapi.testclient import TestClient
 from starlette.responses import Response
+from uvicorn.lifespan.off import LifespanOff
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -31,9 +32,14 @@ def server() -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(fastapi.FastAPI()))
 
 
-def protocol() -> HttpToolsProtocol:
-    config = uvicorn.Config(fastapi.FastAPI(), http="httptools", log_config=None)
+def loaded_config() -> uvicorn.Config:
+    config = uvicorn.Config(fastapi.FastAPI(), http="httptools", lifespan="off", log_config=None)
     config.load()
+    return config
+
+
+def protocol() -> HttpToolsProtocol:
+    config = loaded_config()
     return HttpToolsProtocol(config, ServerState(), {}, cast("asyncio.AbstractEventLoop", object()))
 
 
@@ -72,6 +78,9 @@ CANARIES = [
     Canary(server, "capture_signals", "gateway/server.py _Server"),
     Canary(server, "should_exit", "gateway/server.py Gateway.drain"),
     Canary(server, "server_state", "gateway/server.py Gateway.connections"),
+    Canary(server, "startup", "gateway/server.py _Server.startup"),
+    Canary(loaded_config, "http_protocol_class", "gateway/server.py _Server._create_protocol"),
+    Canary(lambda: LifespanOff(loaded_config()), "state", "gateway/server.py _Server._create_protocol"),
     Canary(ServerState, "connections", "gateway/server.py Gateway.connections"),
     *(Canary(protocol, name, "gateway/limits/protocol.py LimitedProtocol") for name in PROTOCOL_PARTS),
     *(Canary(cycle, name, "gateway/limits/protocol.py LimitedProtocol") for name in CYCLE_PARTS),

@@ -158,7 +158,7 @@ async def test_one_principal_has_so_many_streams_and_no_more(bus: MemoryBus) -> 
         app.state.services.streams.drain()
         await asyncio.gather(*held, others)
     assert app.state.services.streams.open == 0
-    assert not app.state.services.streams._by_name
+    assert not app.state.services.streams._counts._by_key
     assert not app.state.services.streams._by_key
 
 

@@ -135,7 +135,7 @@ def _tell_each_other(gateways: list[RequestRates], fresh: list[int]) -> None:
 
 def test_misses_pass_again_after_a_while() -> None:
     clock = Clock()
-    misses = UnknownKeyLimit(clock)
+    misses = UnknownKeyLimit(clock=clock)
     for _ in range(ratelimit.MISSES_BURST):
         misses.check()
         misses.count()
@@ -147,7 +147,7 @@ def test_misses_pass_again_after_a_while() -> None:
 
 
 def test_unknown_keys_limit_only_the_address_they_come_from() -> None:
-    misses = UnknownKeyLimit(Clock())
+    misses = UnknownKeyLimit(clock=Clock())
     for _ in range(ratelimit.CLIENT_MISSES_BURST):
         misses.check("203.0.113.9")
         misses.count("203.0.113.9")

@@ -24,13 +24,16 @@ SDK_REPEATS = ("Error streaming response", "Error getting response")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
-def setup_logging(log_format: str = "text", level: str | None = None, stream: TextIO | None = None) -> None:
+def setup_logging(
+    log_format: str = "text", level: str | None = None, stream: TextIO | None = None, process: str = ""
+) -> None:
     """Write all logs to one stream (stderr by default) as text or as JSON lines.
 
-    The level is `MAGENT2_LOG_LEVEL` unless one is given.
+    The level is `MAGENT2_LOG_LEVEL` unless one is given. `process` is the name of a process under a supervisor, which
+    JSON lines have as a field. The supervisor puts it before lines of text.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if log_format == LOG_FORMATS[1] else TextLines())
+    handler.setFormatter(JsonLines(process) if log_format == LOG_FORMATS[1] else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel((level or Settings.read().log_level).upper())
@@ -79,12 +82,17 @@ class JsonLines(logging.Formatter):
     Secrets are masked in every text, before it becomes JSON.
     """
 
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._fixed: dict[str, object] = {"process_name": process} if process else {}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
             "level": record.levelname,
             "logger": record.name,
             "text": record.getMessage(),
+            **self._fixed,
             **fields_of(record),
         }
         if record.exc_info or record.exc_text:

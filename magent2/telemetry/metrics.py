@@ -60,10 +60,14 @@ class BoundedLabel:
 
 
 class Metrics:
-    """The metrics of one gateway, in a registry of its own unless one is given."""
+    """The metrics of one gateway, in a registry of its own unless one is given.
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    `exposed` is the registry that `text` shows: that of all processes under one supervisor, by default its own.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, exposed: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or new_registry()
+        self._exposed = exposed or registry
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._requests = Counter(
             "magent2_requests", "Requests answered", ("route", "method", "status"), registry=registry
@@ -77,7 +81,9 @@ class Metrics:
         )
         self._refusals = Counter("magent2_refusals", "Requests refused", ("code",), registry=registry)
         self._codes = BoundedLabel()
-        self.streams_open = Gauge("magent2_streams_open", "Event streams that are open", registry=registry)
+        self.streams_open = Gauge(
+            "magent2_streams_open", "Event streams that are open", multiprocess_mode="livesum", registry=registry
+        )
         self.events_sent = Counter("magent2_events_sent", "Events sent to readers of streams", registry=registry)
         sends = Counter("magent2_sends", "Messages accepted", ("outcome",), registry=registry)
         self.accepted, self.repeated = sends.labels("accepted"), sends.labels("repeated")
@@ -85,10 +91,20 @@ class Metrics:
             "magent2_readers_cut_off", "Readers disconnected because they were too slow", registry=registry
         )
         self.delivered = latency_histogram("bus_deliver", "Time until the bus accepted a message", registry).observe
+        # These two are about the whole bus. The gateway that is asked has just read them, so the last value counts.
         self.lanes = Gauge(
-            "magent2_lanes", "Lanes with mail on the bus, at most 1000 per agent", ("state",), registry=registry
+            "magent2_lanes",
+            "Lanes with mail on the bus, at most 1000 per agent",
+            ("state",),
+            multiprocess_mode="livemostrecent",
+            registry=registry,
         )
-        self.workers = Gauge("magent2_workers", "Workers with a lease on the bus", registry=registry)
+        self.workers = Gauge(
+            "magent2_workers",
+            "Workers with a lease on the bus",
+            multiprocess_mode="livemostrecent",
+            registry=registry,
+        )
 
     def count_request(self, route: str, method: str, status: int, taken_s: float) -> None:
         # Looking a label up costs more than counting, so each combination is looked up once.
@@ -106,7 +122,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in the Prometheus text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self._exposed)
 
 
 class PlaceUsage(Protocol):
@@ -123,7 +139,7 @@ class RunMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or new_registry()
-        self.running = Gauge("magent2_runs_running", "Runs in progress", registry=registry)
+        self.running = Gauge("magent2_runs_running", "Runs in progress", multiprocess_mode="livesum", registry=registry)
         self._runs = Counter(
             "magent2_runs", "Attempts at runs that have ended", ("agent", "outcome"), registry=registry
         )
@@ -146,6 +162,7 @@ class RunMetrics:
             "magent2_model_circuit_open",
             "1 while a model provider does not answer and calls to it are suspended",
             ("provider",),
+            multiprocess_mode="livemax",
             registry=registry,
         )
         self._providers = BoundedLabel()
@@ -153,14 +170,17 @@ class RunMetrics:
             "magent2_tool_threads",
             "Threads that run synchronous tools, and calls that wait for one",
             ("state",),
+            multiprocess_mode="livesum",
             registry=registry,
         )
         self._processes = Gauge(
             "magent2_sandbox_processes",
             "Processes that run Python blocks, and blocks that wait for one",
             ("state",),
+            multiprocess_mode="livesum",
             registry=registry,
         )
+        self._usage: tuple[tuple[Gauge, PlaceUsage], ...] = ()
         self.claimed = latency_histogram("bus_claim", "Time until the bus answered a claim of lanes", registry).observe
         self.appended = latency_histogram("bus_append", "Time until the bus accepted a run's append", registry).observe
 
@@ -192,9 +212,16 @@ class RunMetrics:
 
     def read_usage_of(self, tool_threads: PlaceUsage, processes: PlaceUsage) -> None:
         """Read the use of tool threads and of sandbox processes whenever the metrics are requested."""
-        for gauge, places in ((self._tool_threads, tool_threads), (self._processes, processes)):
+        self._usage = ((self._tool_threads, tool_threads), (self._processes, processes))
+        for gauge, places in self._usage:
             gauge.labels("busy").set_function(partial(getattr, places, "busy"))
             gauge.labels("waiting").set_function(partial(getattr, places, "waiting"))
+
+    def copy_usage(self) -> None:
+        """Set the values of `read_usage_of` now, for processes whose metrics other processes read."""
+        for gauge, places in self._usage:
+            gauge.labels("busy").set(places.busy)
+            gauge.labels("waiting").set(places.waiting)
 
     def set_circuit(self, provider: str, is_open: bool) -> None:
         """Note that the circuit of a provider has opened or closed."""

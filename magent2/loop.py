@@ -30,14 +30,17 @@ def on_sighup(handler: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handler)
 
 
-def on_stop_signal(handler: Callable[[], None]) -> None:
-    """Call `handler` on the first SIGTERM or Ctrl-C. The second one ends the process immediately."""
+def on_stop_signal(handler: Callable[[], None], before_exit: Callable[[], None] = lambda: None) -> None:
+    """Call `handler` on the first SIGTERM or Ctrl-C. The second one calls `before_exit` and ends the process."""
     signalled = False
 
     def handle() -> None:
         nonlocal signalled
         if signalled:
-            os._exit(EXIT_IMMEDIATELY)
+            try:
+                before_exit()
+            finally:
+                os._exit(EXIT_IMMEDIATELY)
         signalled = True
         handler()
 

@@ -12,7 +12,7 @@ from magent2.settings import Settings
 from magent2.token import FILE_NAME
 
 DEFAULT_FILE = "magent2.db"
-DATA_NAMES = (DEFAULT_FILE, FILE_NAME, f".{FILE_NAME}.", "files")  # how all names in a data folder begin
+DATA_NAMES = (DEFAULT_FILE, FILE_NAME, f".{FILE_NAME}.", "files", "supervisor-")  # how all names in a data folder begin
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 URLS = "memory://, sqlite:///path/to/file.db or redis://host:6379/0"
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from magent2.cli.options import (
+    GATEWAYS_MAX,
+    WORKERS_MAX,
     GatewayOptions,
     bus_exists,
     bus_option,
@@ -65,6 +67,7 @@ def doctor(bus: str | None, as_json: bool, config: Path | None, gateway: Gateway
         lambda: check_token_file(settings.data_dir),
         lambda: check_bus(bus, settings),
         lambda: check_modes(bus, settings.data_dir),
+        lambda: check_processes(bus),
         lambda: check_gateway(gateway),
         check_key,
         lambda: check_agents_file(config),
@@ -178,6 +181,22 @@ def check_modes(url: str | None, folder: Path) -> Iterator[Finding]:
     for path in too_wide(folder):
         fix = f"run 'chmod 700 {path}'; to share it with a group, run 'chmod g+s {path}'"
         yield Finding("warn", "modes", f"other users can enter {path} (mode {path.stat().st_mode & 0o777:o}); {fix}")
+
+
+def check_processes(url: str | None) -> Iterator[Finding]:
+    """Check the numbers of processes that the environment gives to `serve`."""
+    limits = {"MAGENT2_GATEWAYS": GATEWAYS_MAX, "MAGENT2_WORKERS": WORKERS_MAX}
+    given = {name: text for name in limits if (text := os.environ.get(name, "").strip())}
+    for name, text in given.items():
+        if not text.isdecimal() or not 1 <= int(text) <= limits[name]:
+            yield Finding("fail", "serve", f"{name} must be a number from 1 to {limits[name]}, not {text[:40]!r}")
+            return
+    if given and printable_bus_url(url).strip().startswith("memory:"):
+        fix = f"name a SQLite file or a Redis server with --bus, or unset {' and '.join(given)}"
+        yield Finding("fail", "serve", f"several processes cannot share memory://; {fix}")
+    elif given:
+        count = sum(int(given.get(name, "1")) for name in limits)
+        yield Finding("ok", "serve", f"{count} processes and a supervisor on {os.cpu_count() or 1} cores")
 
 
 def check_token_on_bus(bus: Engine, settings: Settings) -> Iterator[Finding]:

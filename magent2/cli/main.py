@@ -26,7 +26,7 @@ COMPLETION_VARIABLE = "_MAGENT2_COMPLETE"
 SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Run": {
         "init": ("magent2.cli.agents:init", "Write an agents file (magent2.toml) and a tools file (tools.py)."),
-        "serve": ("magent2.cli.serve:serve", "Run the gateway and a team of agents in one process."),
+        "serve": ("magent2.cli.serve:serve", "Run the gateway and a team of agents, in one or several processes."),
         "gateway": ("magent2.cli.serve:gateway", "Run the gateway without agents."),
         "worker": ("magent2.cli.serve:worker", "Run agents without a gateway."),
         "demo": ("magent2.cli.demo:demo", "Show a short conversation with the demo model."),
@@ -162,7 +162,7 @@ def _report_error(error: Exception, command: str) -> int:
     if isinstance(error, click.ClickException):
         return _report_click_error(error)
     if isinstance(error, Magent2Error):
-        return _report(_with_next_step(error, command), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
+        return _report(text_of_error(error, command), exit_code_of(error))
     if isinstance(error, OSError):
         if error.errno != errno.EPIPE:
             where = "" if error.filename is None else f"{error.filename}: "
@@ -177,7 +177,11 @@ def _report_error(error: Exception, command: str) -> int:
     return FAILED
 
 
-def _with_next_step(error: Magent2Error, command: str) -> str:
+def exit_code_of(error: Magent2Error) -> int:
+    return BAD_INPUT if isinstance(error, InvalidInput) else FAILED
+
+
+def text_of_error(error: Magent2Error, command: str) -> str:
     """The text of an error. Where only the command line knows the next step, that is added."""
     text = str(error)
     if isinstance(error, NotFound) and error.code in ("unknown_session", "unknown_conversation"):

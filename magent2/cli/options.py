@@ -28,6 +28,8 @@ P = ParamSpec("P")
 
 RETRY_FOR_S = 0.5  # a command whose gateway is not running reports that at once
 DEFAULT_AGENT = "general"
+GATEWAYS_MAX = 16  # on one address: `PROBE_CONNECTIONS`, so that each keeps at least one of them
+WORKERS_MAX = 256
 
 
 class CommandFailed(click.ClickException):
@@ -250,6 +252,26 @@ def listen_options(command: Callable[..., R]) -> Callable[..., R]:
     for option in reversed(_LISTEN_OPTIONS):
         with_listen = option(with_listen)
     return with_listen
+
+
+def process_options(command: F) -> F:
+    """Add the numbers of processes that `serve` runs."""
+    command = click.option(
+        "--gateways",
+        metavar="N",
+        type=click.IntRange(1, GATEWAYS_MAX),
+        envvar="MAGENT2_GATEWAYS",
+        show_envvar=True,
+        help=f"Gateways to run on the address, each in a process of its own, at most {GATEWAYS_MAX}.",
+    )(command)
+    return click.option(
+        "--workers",
+        metavar="N",
+        type=click.IntRange(1, WORKERS_MAX),
+        envvar="MAGENT2_WORKERS",
+        show_envvar=True,
+        help=f"Workers to run, each in a process of its own, at most {WORKERS_MAX}.",
+    )(command)
 
 
 def config_option(command: F) -> F:

@@ -15,17 +15,20 @@ from magent2.cli.options import (
     config_option,
     listen_options,
     log_format_option,
+    process_options,
     team_options,
 )
 from magent2.machine import check_system
 
 
 @click.command(
-    epilog="Examples: magent2 serve; magent2 serve --config magent2.toml; magent2 serve --port 0 --bus memory://"
+    epilog="Examples: magent2 serve; magent2 serve --config magent2.toml; magent2 serve --port 0 --bus memory://;"
+    " magent2 serve --workers 4 --gateways 2"
 )
 @team_options
 @listen_options
 @bus_option
+@process_options
 @log_format_option
 def serve(
     agents: tuple[str, ...],
@@ -33,19 +36,30 @@ def serve(
     model: str | None,
     listen: ListenOptions,
     bus: str | None,
+    workers: int | None,
+    gateways: int | None,
     log_format: str,
-) -> None:
-    """Run the gateway and a team of agents in one process.
+) -> int:
+    """Run the gateway and a team of agents, in one or several processes.
+
+    With --workers or --gateways, a supervisor runs so many processes of each kind, by default one, on one address. It
+    starts those again that crash.
 
     Without OPENAI_API_KEY and without --model the demo model answers. Ctrl-C drains running work, then exits. Press it
     again to exit immediately.
     """
     check_system()  # first: on Windows the imports below fail
-    from magent2.cli.server_process import serve as run_serve
     from magent2.telemetry import setup_logging
 
     setup_logging(log_format)
-    run_serve(agents, model, config, listen, bus)
+    if workers is None and gateways is None:
+        from magent2.cli.server_process import serve as run_serve
+
+        run_serve(agents, model, config, listen, bus)
+        return 0
+    from magent2.cli.processes.supervisor import ServeOptions, serve_processes
+
+    return serve_processes(ServeOptions(workers or 1, gateways or 1, agents, model, config, listen, bus, log_format))
 
 
 @click.command()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magent2.background import start_task
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Info
@@ -25,6 +26,7 @@ from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import GatewayLimits
+from magent2.gateway.limits.open_counts import LimitShare
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.routes.page import HOW_TO_GET_IT, page_is_built
 from magent2.gateway.server import Gateway, choose_access, choose_proxy_settings, listen
@@ -61,14 +63,19 @@ class GatewayResources:
     token_given: bool
 
     @classmethod
-    def open(cls, options: ListenOptions, bus_url: str | None) -> GatewayResources:
+    def open(
+        cls, options: ListenOptions, bus_url: str | None, listener: socket.socket | None = None
+    ) -> GatewayResources:
+        """Open everything. A `listener` that is given is already listening, and is closed with the rest."""
         settings = Settings.read()
         proxy = choose_proxy_settings(settings, options.root_path, options.trusted_proxies)
         access = choose_access(settings, options.host, options.token, options.allowed_hosts)
-        try:
-            listener = listen(options.host, options.port)
-        except SettingsError as error:
-            raise SettingsError(f"{error}; choose another port with --port, or any free one with --port 0") from error
+        if listener is None:
+            try:
+                listener = listen(options.host, options.port)
+            except SettingsError as error:
+                hint = "choose another port with --port, or any free one with --port 0"
+                raise SettingsError(f"{error}; {hint}") from error
         try:
             bus = connect(bus_url, settings)
         except BaseException:
@@ -108,12 +115,18 @@ def command_name() -> str:
 
 
 def gateway_banner(
-    resources: GatewayResources, first: str, agents: Sequence[str] = (), model: str = "", worker: str = ""
+    resources: GatewayResources,
+    first: str,
+    agents: Sequence[str] = (),
+    model: str = "",
+    worker: str = "",
+    processes: str = "",
 ) -> str:
     """The address of the gateway, its agents and bus, and two commands that send a first message.
 
     The address contains the token only at a terminal. Other output is often kept: by journald, by a container engine.
-    `worker` are the options of a worker that serves the agents, for a gateway that does not.
+    `worker` are the options of a worker that serves the agents, for a gateway that does not. `processes` says how many
+    there are, if not one.
     """
     magent2 = command_name()
     url = f" --url {resources.url}" if resources.url != DEFAULT_URL else ""
@@ -126,6 +139,7 @@ def gateway_banner(
         lines = [f"gateway  {resources.url}/", f"token    {where}"]
     lines += [f"agents   {', '.join(agents)}", f"model    {model}"] if agents else []
     lines += [f"bus      {resources.bus_url}"]
+    lines += [f"run      {processes}"] if processes else []
     lines += [] if page_is_built() else [f"page     a plain one, because the whole one was not built: {HOW_TO_GET_IT}"]
     lines += [""]
     lines += [] if agents else ["serve its agents on this bus:", f"  {magent2} worker{worker}", ""]
@@ -257,6 +271,7 @@ async def run_gateway(  # noqa: PLR0913  one parameter per part of the process
     metrics: Metrics | None = None,
     tracer: Tracer = NO_TRACER,
     create_relay: Callable[[Engine], Relay] = Relay,
+    share: LimitShare | None = None,
 ) -> None:
     """Serve until `stop` is set, or until the gateway or the worker ends by itself; then drain both.
 
@@ -272,6 +287,7 @@ async def run_gateway(  # noqa: PLR0913  one parameter per part of the process
             metrics=metrics,
             tracer=tracer,
             proxy=resources.proxy,
+            share=share,
         )
         serving = asyncio.create_task(gateway.serve([resources.listener]))
         worker = None if create_worker is None else create_worker()
@@ -300,17 +316,27 @@ async def run_worker(
     concurrency: int | None = None,
     observer: RunObserver | None = None,
     on_ready: Callable[[], None] = lambda: None,
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve the agents of a team until a signal drains the worker. `on_ready` is called when a signal would do so."""
+    """Serve the agents of a team until a signal drains the worker, or until `stop` is set, if it is given.
+
+    `on_ready` is called when one of them would do so.
+    """
     use_tool_call_executor()
+    draining: set[asyncio.Task[None]] = set()
     try:
         service = team.service(bus, concurrency, observer)
-        drain_on_signals(service)
+        if stop is None:
+            drain_on_signals(service)
+        else:
+            start_task(_drain_after(stop, service), "magent2-drain", draining)
         on_ready()
         reload_on_sighup(team.registry)
         await bus.acall(Info())  # a bus that does not answer is an error here, before a sender waits for an answer
         await _work(bus, service, team.relay)
     finally:
+        for task in draining:
+            task.cancel()
         await team.runner.aclose()
         await bus.aclose()
 
@@ -320,6 +346,11 @@ def use_tool_call_executor() -> None:
     from magent2.tools.interface import ToolCallExecutor
 
     asyncio.get_running_loop().set_default_executor(ToolCallExecutor())
+
+
+async def _drain_after(stop: asyncio.Event, service: WorkerService) -> None:
+    await stop.wait()
+    await service.drain()
 
 
 async def _work(bus: Engine, worker: WorkerService, create_relay: Callable[[Engine], Relay]) -> None:
@@ -355,4 +386,9 @@ def drain_on_signals(service: WorkerService) -> None:
 
 def reload_on_sighup(registry: Registry) -> None:
     """Read the agents file again on SIGHUP, and print what changed."""
-    on_sighup(lambda: print_note(f"magent2: {reload_now(registry)}"))
+    on_sighup(lambda: reload_team(registry))
+
+
+def reload_team(registry: Registry) -> None:
+    """Read the agents file again, and print what changed."""
+    print_note(f"magent2: {reload_now(registry)}")

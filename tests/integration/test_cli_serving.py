@@ -209,6 +209,14 @@ def test_a_rotated_token_invalidates_the_old_one(magent2: CommandLine) -> None:
         (["serve", "--model", "gpt-x"], "needs OPENAI_API_KEY", 2),
         (["serve", "--port", "99999"], "--port", 2),
         (["serve", "--token", "short"], "a token has", 2),
+        (["serve", "--workers", "2", "--bus", "memory://"], "memory:// is a log in one process", 2),
+        (["serve", "--gateways", "2", "--bus", "nowhere"], "is not a bus URL", 2),
+        (["serve", "--workers", "2", "--bus", "redis://127.0.0.1:1/0", "--port", "0"], "does not answer", 1),
+        (["serve", "--workers", "2", "--model", "gpt-x", "--port", "0"], "needs OPENAI_API_KEY", 2),
+        (["serve", "--workers", "2", "--config", "no-such.toml", "--port", "0"], "no-such.toml", 2),
+        (["serve", "--workers", "0"], "--workers", 2),
+        (["serve", "--gateways", "17"], "--gateways", 2),
+        (["serve", "--workers", "many"], "--workers", 2),
         (["gateway", "--bus", "redis://127.0.0.1:1/0", "--port", "0"], "does not answer", 1),
         (["worker", "--bus", "nowhere"], "is not a bus URL", 2),
         (["send", "general", "hello", "--url", "ftp://x"], "is not the URL of a gateway", 2),
@@ -232,12 +240,13 @@ def test_an_error_is_one_clear_line(magent2: CommandLine, arguments: list[str], 
     assert len([line for line in done.err.splitlines() if not line.startswith("checking")]) == 1
 
 
-def test_a_port_in_use_is_reported_in_one_line(magent2: CommandLine) -> None:
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "several"])
+def test_a_port_in_use_is_reported_in_one_line(magent2: CommandLine, options: tuple[str, ...]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
 
-        done = magent2.run("serve", "--model", "demo", "--port", str(taken.getsockname()[1]))
+        done = magent2.run("serve", "--model", "demo", "--port", str(taken.getsockname()[1]), *options)
 
     assert (done.code, done.out) == (2, "")
     assert "choose another port with --port" in done.err
@@ -285,6 +294,23 @@ def test_a_log_survives_backup_export_and_import(
     assert (again.code, len(again.err.splitlines())) == (1, 3)
     assert shown.out.count("remember me") == 2
     assert leave(process).code == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "bus", "status", "words"),
+    [
+        ({"MAGENT2_WORKERS": "3"}, "sqlite:///no.db", "ok", "4 processes and a supervisor"),
+        ({"MAGENT2_GATEWAYS": "17"}, "sqlite:///no.db", "fail", "MAGENT2_GATEWAYS must be a number from 1 to 16"),
+        ({"MAGENT2_WORKERS": "2"}, "memory://", "fail", "unset MAGENT2_WORKERS"),
+    ],
+)
+def test_doctor_checks_the_numbers_of_processes(
+    magent2: CommandLine, variables: dict[str, str], bus: str, status: str, words: str
+) -> None:
+    done = magent2.run("doctor", "--bus", bus, "--url", "http://127.0.0.1:1", **variables)
+
+    (line,) = [line for line in done.lines if line.split()[1] == "serve"]
+    assert (line.split()[0], words in line) == (status, True), line
 
 
 def test_doctor_reports_what_to_fix(magent2: CommandLine, tmp_path: Path) -> None:

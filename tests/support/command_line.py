@@ -68,6 +68,10 @@ class CommandLine:
         """Start `python -m MODULE`."""
         return self._start(arguments, variables, module=module)
 
+    def start_module_in_session(self, module: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start `python -m MODULE` in a session and a process group of its own."""
+        return self._start(arguments, {}, own_session=True, module=module)
+
     def start_cold(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start the program without the preloaded imports of the fork server."""
         return self._start(arguments, variables, cold=True)

@@ -8,6 +8,7 @@ as usual. `tests.support.forked_processes` sends requests over the socket with t
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -32,14 +33,15 @@ HEAVY = (
     "tests.support.worker_fixture",
 )
 REQUEST_MAX_BYTES = 200_000
-STANDARD_FILES = 3  # input, output, errors
+FILES_MAX = 16  # of one process
+FREE_NUMBERS_FROM = 200  # of files that are on their way to their own numbers
 LOOK_AGAIN_S = 0.0005
 
 
 def next_job(asker: socket.socket) -> dict[str, Any] | None:
     """Fork for each request until the socket is closed; in a forked process, return its job."""
     while True:
-        message, files, _, _ = socket.recv_fds(asker, REQUEST_MAX_BYTES, STANDARD_FILES)
+        message, files, _, _ = socket.recv_fds(asker, REQUEST_MAX_BYTES, FILES_MAX)
         if not message:
             return None
         if _is_new(asker):
@@ -74,9 +76,12 @@ def become(job: dict[str, Any]) -> None:
         time.sleep(LOOK_AGAIN_S)
     if job["session"]:
         os.setsid()
-    for number, file in enumerate(job["files"]):
-        os.dup2(file, number)
-        os.close(file)
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, FREE_NUMBERS_FROM) for file in job["files"]]
+    for number, file, temporary in zip(job["numbers"], job["files"], moved, strict=True):
+        if file not in job["numbers"]:
+            os.close(file)
+        os.dup2(temporary, number)
+        os.close(temporary)
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["variables"])

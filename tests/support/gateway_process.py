@@ -90,6 +90,13 @@ class RawClient:
             self.plain.close()
 
 
+def open_connection(port: int, source: str = "127.0.0.1") -> RawClient:
+    """Connect to a port of this machine from one of its addresses."""
+    plain = socket.create_connection(("127.0.0.1", port), DEADLINE_S, (source, 0))
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return RawClient(plain)
+
+
 @dataclass(slots=True)
 class GatewayProcess:
     """A gateway in a process of its own."""
@@ -99,9 +106,7 @@ class GatewayProcess:
     clients: list[RawClient] = field(default_factory=list)
 
     def connect(self) -> RawClient:
-        plain = socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = RawClient(plain)
+        client = open_connection(self.port)
         self.clients.append(client)
         return client
 

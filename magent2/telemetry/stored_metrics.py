@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -190,15 +192,15 @@ class ProcessSums(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found, ended_cpu_s = self._read()
-        names = {metric.name: metric for metrics in found for metric in metrics}
-        for name, metric in names.items():
-            numbers = [
-                sample.value for metrics in found for one in metrics if one.name == name for sample in one.samples
-            ]
+        numbers: defaultdict[str, list[float]] = defaultdict(list)
+        for metric in chain.from_iterable(found):
+            numbers[metric.name] += [sample.value for sample in metric.samples]
+        kinds = {metric.name: metric for metric in chain.from_iterable(found)}
+        for name, metric in kinds.items():
             if metric.type == "counter":
-                yield CounterMetricFamily(name, metric.documentation, sum(numbers) + ended_cpu_s)
+                yield CounterMetricFamily(name, metric.documentation, sum(numbers[name]) + ended_cpu_s)
             else:
-                value = min(numbers) if name == START_TIME else sum(numbers)
+                value = (min if name == START_TIME else sum)(numbers[name])
                 yield GaugeMetricFamily(name, metric.documentation, value)
 
     def _read(self) -> tuple[list[list[Metric]], float]:

@@ -128,6 +128,10 @@ bench-steer: redis $(READY) ## measure steering; the last line is one JSON objec
 bench-page: browser $(READY) $(PAGE) ## measure the page in a browser; the last line is one JSON object
 	@$(BIN)/python -m bench.page $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: redis $(READY) ## compare with other frameworks, which it installs into .cache/peers; not part of `make bench`
+	@$(BIN)/python -m bench.peers $(ARGS)
+
 .PHONY: screenshots
 screenshots: browser $(READY) $(PAGE) ## take the screenshots in docs/images
 	@$(BIN)/python -m tests.support.screenshots docs/images

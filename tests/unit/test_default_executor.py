@@ -59,6 +59,7 @@ ALLOWED = {
     "agents/create.py:_sdk_tool": "functions are made asynchronous first; other callables are the application's",
     "tools/chat/function_tools.py:_chat_send": "the function is asynchronous",
     "runner/demo/model.py:demo_team.current_time": "the function is asynchronous",
+    "cli/processes/supervisor.py:Supervisor._run_once": "a socket that is connected already: no name is looked up",
 }
 
 

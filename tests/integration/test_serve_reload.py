@@ -16,6 +16,7 @@ from magent2.bus.log import run_sync
 from magent2.bus.sqlite import SqliteBus
 from magent2.client import Client
 from magent2.directory.keys import create_key
+from magent2.mail.registration import register_agent
 from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
 
@@ -143,10 +144,11 @@ def _until_done(serving: Serving, body: dict[str, Any]) -> int:
 
 
 def test_limits_of_the_file_apply_and_the_environment_overrides_them(serving: Serving) -> None:
+    key = _prepare_log(serving.file.parent)
     long = serving.send("front", "x" * 21, "long")
-    serving.send("nobody", "wait for ever", "slow")
+    serving.send("nobody", "wait for ever", "slow")  # which makes it the active agent of the session
     slow = serving.http.post("/api/sdk/session/message", json={"session_id": "slow", "user_input": "hello"})
-    ann = {"authorization": f"Bearer {_key(serving.file.parent)}"}
+    ann = {"authorization": f"Bearer {key}"}
     body = {"conversation_id": "anns", "recipient": "agent:front", "content": "hello"}
     sends = [serving.http.post("/send", json=body, headers=ann).status_code for _ in range(4)]
 
@@ -158,9 +160,11 @@ def test_limits_of_the_file_apply_and_the_environment_overrides_them(serving: Se
     assert sends == [200, 200, 200, 429]
 
 
-def _key(folder: Path) -> str:
+def _prepare_log(folder: Path) -> str:
+    """Make an agent known that no worker serves, and return a new key."""
     bus = SqliteBus(folder / "log.db")
     try:
+        run_sync(bus, register_agent, "nobody")
         return run_sync(bus, create_key, ("user:ann",)).text
     finally:
         bus.close()

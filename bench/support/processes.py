@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.support.gateway.load_client import Server, answers
 from bench.support.redis_server import STOP_TIMEOUT_S, free_port
 from bench.support.report import run
+from magent2.gateway.limits import CONNECTIONS_MAX
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 60.0
@@ -23,11 +24,14 @@ TOKEN = "benchmark-token-of-no-worth"  # of a server that lives for minutes, on 
 ECHO_AGENT, SDK_AGENT = "Echo", "Talker"
 FOREIGN = ("MAGENT2_", "AGENT_", "OPENAI_", "REDIS_")  # variables that would change what is measured
 
+# All clients of a benchmark have one address, which may use every connection of the gateway.
+ONE_ADDRESS = {"MAGENT2_LIMIT_CONNECTIONS_PER_ADDRESS_MAX": str(CONNECTIONS_MAX)}
+
 
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a Python module for the duration of the `with`. Its stdout is dropped, its stderr is shown."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | ONE_ADDRESS
     child = subprocess.Popen(
         [sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=kept
     )

@@ -21,6 +21,7 @@ from magent2.bus.sqlite_engine.connection import ReadConnection, ReadTooLarge, S
 from magent2.bus.sqlite_engine.dispatch import LONG_READS, READS
 from magent2.bus.sqlite_engine.errors import primary_code, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
+from magent2.bus.sqlite_engine.lanes import EndProcess
 from magent2.bus.sqlite_engine.peer_sockets import FOLDER_SUFFIX
 from magent2.bus.sqlite_engine.poll import PollingHub
 from magent2.bus.sqlite_engine.schema import MIGRATIONS, connect, prepare_file, write_backup
@@ -68,9 +69,12 @@ class SqliteBus(EngineBase):
             self._lock, connection = self._open()
         except (sqlite3.Error, OSError) as error:
             raise translate_error(error, str(self._path)) from error
-        self._hub = PollingHub(self._connect_reader, self._path)
-        self._db = WriteConnection(connection, self._clock, self._boot_id, payload_max_bytes)
+        self._hub = PollingHub(self._connect_reader, self._path, self._end_process)
+        self._db = WriteConnection(connection, self._clock, self._boot_id, payload_max_bytes, self._hub.process_name)
         self._writer = WriterThread(self._db, self._lock, str(self._path), self._hub.committed)
+
+    def _end_process(self, name: str) -> None:
+        self._writer.submit(EndProcess(name), ThreadWaiter())  # nobody waits: it is tried again until it is done
 
     def _open(self) -> tuple[FileLock, sqlite3.Connection]:
         make_folder(self._path.parent)

@@ -8,7 +8,7 @@ not see the buffer. Topics stay cached between groups until another process has 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -241,9 +241,17 @@ class ShortReadConnection(ReadConnection):
 class WriteConnection(ReadConnection):
     """The connection that writes: caches topics and counters, and buffers the writes of a group until `flush`."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, boot_id: str, payload_max_bytes: int) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        boot_id: str,
+        payload_max_bytes: int,
+        process_name: Callable[[], str] = str,
+    ) -> None:
         super().__init__(connection, clock, boot_id)
         self.payload_max_bytes = payload_max_bytes
+        self.process_name = process_name  # returns the socket of this process; empty without one
         self.now_ms = 0
         self.scrub = ScrubState()  # as of the last group, or as of the last `load_scrub`
         self.has_asked_for_scrub = False  # whether this process has deleted something since the last scrub

@@ -19,6 +19,7 @@ WRITES: dict[type[AnyOperation], Callable[[WriteConnection, Any], object]] = {
     op.Claim: lanes.claim,
     op.Renew: lanes.renew,
     op.Leave: lanes.leave,
+    lanes.EndProcess: lanes.end_process,
     op.Trim: maintenance.trim,
     op.Compact: maintenance.compact,
     op.Erase: maintenance.erase,

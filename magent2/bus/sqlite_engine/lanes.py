@@ -27,6 +27,7 @@ from magent2.bus.operations import (
     Claim,
     Later,
     Leave,
+    Operation,
     OwnedAppend,
     Renew,
     Settle,
@@ -212,18 +213,21 @@ def claim(db: WriteConnection, operation: Claim) -> ClaimResult:
 
 
 def _take_lease(db: WriteConnection, operation: Claim, monotonic_ms: int) -> bool:
-    """Renew the worker's lease; return whether this claim is a repeat.
+    """Renew the worker's lease, and note the process that it ends with; return whether this claim is a repeat.
 
     The nonce of the last claim is stored with the lease. A worker whose reply was lost claims again with the same nonce
     and gets the same lanes. Without the nonce those lanes would stay held, without a run, until the lease expires.
     """
-    row = db.one("SELECT nonce FROM workers WHERE worker = ?", operation.worker)
+    sql = "SELECT nonce, process FROM workers LEFT JOIN worker_processes USING (worker) WHERE worker = ?"
+    row, process = db.one(sql, operation.worker), db.process_name()
     deadline = monotonic_ms + round(operation.lease_s * 1000)
     agents = orjson.dumps(operation.agents).decode()
     db.execute(
         "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)",
         (operation.worker, agents, deadline, db.boot_id, operation.nonce),
     )
+    if row is None or row[1] != process:
+        db.execute("INSERT OR REPLACE INTO worker_processes VALUES (?, ?)", (operation.worker, process))
     return row is not None and row[0] == operation.nonce
 
 
@@ -254,6 +258,7 @@ def _end_lease(db: WriteConnection, worker: str) -> int:
             db.execute(_MAKE_READY, (db.next_front(), db.principal_of(conversation), lid))
             db.wake(agent)
     db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
+    db.execute("DELETE FROM worker_processes WHERE worker = ?", (worker,))
     return len(held)
 
 
@@ -375,3 +380,15 @@ def renew(db: WriteConnection, operation: Renew) -> bool:
 
 def leave(db: WriteConnection, operation: Leave) -> int:
     return _end_lease(db, operation.worker)
+
+
+@dataclass(frozen=True, slots=True)
+class EndProcess(Operation[int]):
+    """End the leases of the workers of a process that has ended. Returns the number of lanes that they held."""
+
+    name: str
+
+
+def end_process(db: WriteConnection, operation: EndProcess) -> int:
+    ended = db.all("SELECT worker FROM worker_processes WHERE process = ?", operation.name)
+    return sum(_end_lease(db, worker) for (worker,) in ended)

@@ -3,6 +3,9 @@
 Each process that has watches binds a Unix datagram socket in the folder `{log}.sockets`. A process that has committed
 sends an empty datagram to every other socket there. A datagram says only that something has changed. What has changed
 is on the log, so lost, repeated and late datagrams do no harm.
+
+The sockets also tell which processes were killed. A process that ends in order removes its socket before it closes it,
+so a socket that is there and refuses connections is one whose process has ended without doing so.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class SocketFolder:
 
     def __init__(self, log_path: Path) -> None:
         self._path = log_path.with_name(log_path.name + FOLDER_SUFFIX)
-        self._own: set[str] = set()  # names of the sockets of this process
+        self.name = ""  # of the socket of this process, which is also the name of the process in the log
+        self._own: set[str] = set()  # with those that are being closed
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)
         self._handle = -1  # of the folder, where its path is too long for the address of a socket
@@ -42,7 +46,9 @@ class SocketFolder:
     def bind(self) -> CommitSocket:
         """Bind a socket that receives the datagrams of the other processes. Raises `OSError` if that is impossible."""
         make_subfolder(self._path)
-        return CommitSocket(self, f"{os.getpid()}-{secrets.token_hex(4)}")
+        bound = CommitSocket(self, f"{os.getpid()}-{secrets.token_hex(4)}")
+        self.name = bound.name
+        return bound
 
     def wake_others(self) -> None:
         """Send a datagram to the other processes. Those that cannot be reached find the commit in their next poll."""
@@ -66,10 +72,22 @@ class SocketFolder:
             self._sender.sendto(b"", self.address(name))
         except BlockingIOError:
             return  # its queue is full, so it will wake up anyway
-        except (ConnectionRefusedError, FileNotFoundError):  # its process was killed, or has just closed it
-            self.remove(name)
         except OSError as error:
             log.debug("a process was not told of a commit", extra={"socket": name, "error": str(error)})
+
+    def list_killed(self) -> list[str]:
+        """Return the names of other processes that were killed. Their sockets stay until `remove` is called."""
+        return [name for name in self._list_others() if self._refuses(name)]
+
+    def _refuses(self, name: str) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(self.address(name))
+            except ConnectionRefusedError:
+                return True
+            except OSError as error:
+                log.debug("a process cannot be reached", extra={"socket": name, "error": str(error)})
+        return False
 
     def add_own(self, name: str) -> None:
         self._own.add(name)
@@ -78,6 +96,8 @@ class SocketFolder:
         with suppress(OSError):  # another process was faster, or the folder was removed together with the log
             (self._path / name).unlink()
         self._own.discard(name)
+        if name == self.name:
+            self.name = ""
 
     def mode(self) -> int:
         return file_mode(self._path)
@@ -103,8 +123,8 @@ class CommitSocket:
     """The socket on which one thread of this process waits for commits of other processes."""
 
     def __init__(self, folder: SocketFolder, name: str) -> None:
+        self.name = name
         self._folder = folder
-        self._name = name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         folder.add_own(name)  # before it is bound: this process must not list it among the others
         try:
@@ -130,8 +150,8 @@ class CommitSocket:
 
     def wake(self) -> None:
         """End the `wait` of another thread."""
-        self._folder.send(self._name)
+        self._folder.send(self.name)
 
     def close(self) -> None:
+        self._folder.remove(self.name)  # first: a socket that is there and closed is that of a killed process
         self._socket.close()
-        self._folder.remove(self._name)

@@ -20,6 +20,7 @@ POLL_S = 0.01  # where sockets cannot be used
 POLL_WITH_SOCKET_S = 0.25
 POLL_AFTER_ERROR_S = 1.0
 COMMITS_PAUSE_S = 0.005  # between two polls while others commit: each poll takes the GIL from the event loop
+KILLED_CHECK_S = 1.0  # between two looks for processes that were killed
 LINGER_S = 1.0  # the thread ends this long after the last watch was closed
 
 _CHANGED_SINCE = (
@@ -31,10 +32,13 @@ _CHANGED_SINCE = (
 class PollingHub(WatchHub):
     """A hub that also notifies of commits by other processes."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], path: Path, end_process: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self._connect = connect
         self._path = str(path)
+        self._end_process = end_process
         self._sockets = SocketFolder(path)
         self._starting = threading.Lock()
         self._poller: CommitPoller | None = None
@@ -47,10 +51,14 @@ class PollingHub(WatchHub):
         self.notify(topics, listed)
         self._sockets.wake_others()
 
+    def process_name(self) -> str:
+        """Return the name by which other processes find out that this one was killed; empty if they cannot."""
+        return self._sockets.name
+
     def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         with self._starting:
             if self._poller is None or not self._poller.is_running():
-                self._poller = CommitPoller(self, self._connect(), self._path, self._sockets)
+                self._poller = CommitPoller(self, self._connect(), self._path, self._sockets, self._end_process)
 
     def close(self) -> None:
         with self._starting:
@@ -69,11 +77,21 @@ class CommitPoller:
     change, by the number of the last change that was seen.
     """
 
-    def __init__(self, hub: WatchHub, connection: sqlite3.Connection, path: str, sockets: SocketFolder) -> None:
+    def __init__(
+        self,
+        hub: WatchHub,
+        connection: sqlite3.Connection,
+        path: str,
+        sockets: SocketFolder,
+        end_process: Callable[[str], None],
+    ) -> None:
         self.own: set[int] = set()  # versions that this process has committed
         self._hub = hub
         self._connection = connection
         self._path = path
+        self._sockets = sockets
+        self._end_process = end_process
+        self._killed_check_at = 0.0
         self._socket = self._bind(sockets)
         self._woken = False  # whether a datagram ended the last wait
         self._lock = threading.Lock()
@@ -121,12 +139,30 @@ class CommitPoller:
                 elif unwatched_since is None:
                     unwatched_since = time.monotonic()
                 pause_s = self._poll()
+                self._end_killed_processes()
         finally:  # the next watch starts another thread
             with self._lock:
                 self._ended = True
             if self._socket is not None:
                 self._socket.close()
             self._connection.close()
+
+    def _end_killed_processes(self) -> None:
+        """End the leases of processes that were killed. Otherwise their lanes would wait until the leases run out."""
+        now = time.monotonic()
+        if now < self._killed_check_at:
+            return
+        self._killed_check_at = now + KILLED_CHECK_S
+        try:
+            for name in self._sockets.list_killed():
+                sql = "SELECT 1 FROM worker_processes WHERE process = ? LIMIT 1"
+                if self._connection.execute(sql, (name,)).fetchone() is None:
+                    self._sockets.remove(name)  # its leases have ended, and that is committed
+                else:
+                    self._end_process(name)
+        except Exception as error:  # noqa: BLE001  leases end by themselves too, only later
+            cause = str(translate_error(error, self._path))
+            log.warning("cannot end the leases of killed processes", extra={"path": self._path, "error": cause})
 
     def _wait(self, pause_s: float) -> bool:
         """Wait for a commit of another process, at most `pause_s`; return False when the thread has to end."""

@@ -36,6 +36,8 @@ WAL_KEPT_BYTES = 16 << 20  # a write-ahead log that a slow reader made grow is t
 #            the table in step with `lanes`, so that no place that makes a lane ready has to think of it.
 # mail       what is in a lane: `chat` is 0 for control mail, 1 for chat mail; `seq` is the record's in that inbox.
 # wakes      the last change that made a lane of an agent ready, for watchers in other processes.
+# worker_processes  the socket of the process in which a worker runs (`SocketFolder`).
+WORKER_PROCESSES = "CREATE TABLE IF NOT EXISTS worker_processes (worker TEXT PRIMARY KEY, process TEXT) WITHOUT ROWID"
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE counters (
@@ -171,12 +173,13 @@ def prepare_file(connection: sqlite3.Connection, path: Path) -> None:
     else:
         migrate(connection, path)
     with transaction(connection):  # report a file that cannot be written now, not at the first append
-        pass
+        # Files of an older release lack it. It needs no schema number, because older releases ignore it.
+        connection.execute(WORKER_PROCESSES)
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
     with transaction(connection):
-        for statement in (*TABLES.split(";\n"), *TURNS):
+        for statement in (*TABLES.split(";\n"), WORKER_PROCESSES, *TURNS):
             if statement.strip():
                 connection.execute(statement)
         facts = {

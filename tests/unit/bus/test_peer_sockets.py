@@ -106,14 +106,28 @@ def test_a_process_does_not_wake_itself(opener: Opener, monkeypatch: pytest.Monk
 def test_the_socket_of_a_killed_process_is_removed(path: Path, opener: Opener) -> None:
     bus = opener()
     with bus.watch([TOPIC]):
-        pass  # creates the folder
-    dead = path.with_name(path.name + FOLDER_SUFFIX) / "1-dead"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lost:
-        lost.bind(str(dead))  # closing does not remove it
+        dead = path.with_name(path.name + FOLDER_SUFFIX) / "1-dead"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lost:
+            lost.bind(str(dead))  # closing does not remove it
 
-    append(bus)
+        eventually(lambda: not dead.exists())
 
-    assert not dead.exists()
+
+def test_a_socket_is_removed_before_it_is_closed(path: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, list[str]]] = []
+    close = socket.socket.close
+
+    def look_and_close(closed: socket.socket) -> None:
+        seen.append((bool(closed.getsockname()), [entry.name for entry in sockets(path)]))
+        close(closed)
+
+    bus = opener()
+    with bus.watch([TOPIC]):
+        monkeypatch.setattr(socket.socket, "close", look_and_close)
+    bus.close()
+
+    assert (True, []) in seen
+    assert all(names == [] for is_bound, names in seen if is_bound)
 
 
 def test_a_closed_log_leaves_no_socket(path: Path, opener: Opener) -> None:

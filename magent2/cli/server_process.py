@@ -172,7 +172,7 @@ def serve(
     # The port and the bus are opened first, so that an error in them shows before the SDK is imported, which is slow.
     resources = GatewayResources.open(options, bus_url)
     with resources.closed_on_error():
-        from magent2.runner.sdk_run import import_model_client
+        from magent2.runner.model_client import import_model_client
         from magent2.worker.team_selection import choose_team
 
         team = choose_team(agents, model, config, without_key="demo")
@@ -240,7 +240,7 @@ def serve_worker(
     metrics: str | None,
 ) -> None:
     """Run a worker until a signal ends it."""
-    from magent2.runner.sdk_run import import_model_client
+    from magent2.runner.model_client import import_model_client
     from magent2.telemetry.metrics import metrics_endpoint, parse_address
     from magent2.telemetry.observation import RunObserver
     from magent2.worker.team_selection import choose_team

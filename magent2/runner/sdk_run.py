@@ -32,7 +32,7 @@ from agents import (
 )
 from agents.exceptions import ModelTimeoutError, ToolTimeoutError
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
-from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, OpenAIError
+from openai import APIConnectionError, APIError, APIStatusError, OpenAIError
 
 from magent2.errors import (
     ContextTooLong,
@@ -43,6 +43,7 @@ from magent2.errors import (
     ModelUnavailable,
 )
 from magent2.failures import Failure, cause_of, mask_secrets
+from magent2.runner.model_client import ModelClient
 from magent2.tools.interface import tool_failure
 
 CANCEL_MAX_S = 5.0  # how long the SDK may take to end a run that was cancelled
@@ -60,16 +61,6 @@ class StreamedRun(Protocol[EventT_co]):
 # --- Before the run: client and configuration.
 
 
-def import_model_client() -> None:
-    """Import what the client of the model provider imports at its first use.
-
-    In the first run of a process, these imports would block the event loop, and with it every other request.
-    """
-    client = AsyncOpenAI(api_key="unused")  # pragma: allowlist secret
-    for resource in (client.responses, client.chat.completions):  # imported when they are first read
-        type(resource)
-
-
 class LoopProvider(ModelProvider):
     """Finds models by name. Keeps one HTTP client per event loop.
 
@@ -83,14 +74,14 @@ class LoopProvider(ModelProvider):
         self._base_url = base_url
         key = hashlib.sha256((api_key or "").encode()).hexdigest()
         self.identity = urlsplit(base_url or "").hostname or "openai", f"{base_url or ''} {key}"
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, MultiProvider]] = (
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelClient, MultiProvider]] = (
             weakref.WeakKeyDictionary()
         )
 
     def get_model(self, model_name: str | None) -> Model:
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
-            client = AsyncOpenAI(api_key=self._api_key, base_url=self._base_url)
+            client = ModelClient(api_key=self._api_key, base_url=self._base_url)
             self._by_loop[loop] = client, MultiProvider(openai_client=client)
         _, provider = self._by_loop[loop]
         return provider.get_model(model_name)

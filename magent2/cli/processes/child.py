@@ -111,7 +111,7 @@ class SupervisedProcess:
 
     def run_worker(self) -> None:
         """Serve the agents until the worker is drained."""
-        from magent2.runner.sdk_run import import_model_client  # slow to import, and not needed by gateways
+        from magent2.runner.model_client import import_model_client  # slow to import, and not needed by gateways
         from magent2.worker.team_selection import choose_team
 
         settings = self._settings

@@ -1,4 +1,4 @@
-"""The client sends input and tools of a request as they are. That is right as long as the library renames nothing."""
+"""The client converts neither requests nor events by trying every type, and gets what the library gets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 from openai import AsyncOpenAI
+from openai._models import construct_type
 from openai._utils import PropertyInfo, async_maybe_transform, is_given
 from openai.resources.responses import responses
+from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import (
     ResponseCreateParamsNonStreaming,
     ResponseCreateParamsStreaming,
 )
 from typing_extensions import get_type_hints, is_typeddict
 
-from magent2.runner.model_client import UNCONVERTED, ModelClient
-from tests.support.model_server import ModelServer, Reply
+from magent2.runner.model_client import _BY_TYPE, _VARIANTS, UNCONVERTED, ModelClient, _TypedEvent
+from tests.support.model_server import Call, ModelServer, Reply
 
 TOOLS: list[Any] = [
     {
@@ -133,3 +135,52 @@ async def test_input_and_tools_are_not_converted(monkeypatch: pytest.MonkeyPatch
     (given,) = converted
     assert not any(is_given(given[part]) for part in UNCONVERTED)
     assert server.requests[0]["input"] == INPUT
+
+
+# --- events
+
+REPLIES = [
+    Reply("some words of an answer"),
+    Reply(calls=[Call("look_up", {"what": "it"})]),
+    Reply("then fails", fail_after=1),
+    Reply("found", items=[{"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "x"}}]),
+]
+ODD_EVENTS: list[Any] = [
+    {"type": "response.output_text.delta", "delta": "fields are missing"},
+    {"type": "response.output_text.delta", "delta": 7, "item_id": None, "sequence_number": "one"},
+    {"type": "response.completed", "response": {"id": "r", "output": [{"type": "not known"}]}, "sequence_number": 1},
+    {"type": "response.not_known", "delta": "x"},
+    {"type": ["not", "text"]},
+    {},
+    [],
+    "text",
+]
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.text or "a call")
+async def test_the_events_of_an_answer_are_those_of_the_library(reply: Reply) -> None:
+    answers = []
+    with ModelServer([reply, reply]) as server:
+        for kind in (AsyncOpenAI, ModelClient):
+            async with kind(base_url=server.url, api_key="any", max_retries=0) as client:
+                stream = await client.responses.create(model="m", stream=True, input="hello")
+                answers.append([event async for event in stream])
+    library, ours = answers
+
+    assert ours == library
+    assert len(ours) > 2
+
+
+@pytest.mark.parametrize("event", ODD_EVENTS, ids=str)
+def test_an_event_that_does_not_match_its_type_is_what_the_library_makes_of_it(event: Any) -> None:
+    library = construct_type(type_=ResponseStreamEvent, value=event)
+
+    ours = _TypedEvent.build(response=None, data=event)
+
+    assert type(ours) is type(library)
+    assert ours == library
+
+
+def test_every_event_of_the_library_is_known_by_its_type() -> None:
+    assert set(_BY_TYPE.values()) == set(_VARIANTS)
+    assert len(_BY_TYPE) == len(_VARIANTS), "two events have the same type"

@@ -37,7 +37,8 @@ gc.disable()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest tests first, or shuffle if `ORDER` is set: `make test ORDER=7` always has the same order.
 
-    Files are shuffled, and the tests in each. The tests of a file stay together, because they share its fixtures.
+    Files are shuffled, and the tests in each. The tests of a file that share a server stay together: pytest would start
+    another one each time that its engine changes.
     """
     seed = os.environ.get(ORDER)
     if not seed:
@@ -52,7 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     numbers.shuffle(order)
     for tests in order:
         numbers.shuffle(tests)
+        tests.sort(key=_server_of)
     items[:] = [item for tests in order for item in tests]
+
+
+def _server_of(item: pytest.Item) -> str:
+    """Return the engine of the server that a file has one of per engine; empty for other tests."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("server", "")) if callspec is not None else ""
 
 
 def pytest_collection_finish() -> None:

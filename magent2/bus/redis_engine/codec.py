@@ -12,7 +12,6 @@ from magent2.bus.records import (
     Owner,
     Record,
     TopicInfo,
-    assigned_id,
     decode_object,
 )
 from magent2.bus.redis_engine.functions import Argument, Reply
@@ -115,15 +114,15 @@ def decode_record(topic: str, seq: int, fields: Sequence[bytes]) -> Record:
     except KeyError as error:
         raise ValueError(f"the field {error.args[0].decode()!r} is missing") from error
     if len(found) == 4:
-        return Record(topic, payload, record_id or assigned_id(seq), seq, at_ms, size_bytes=len(body))
+        return Record(topic, payload, record_id, seq, at_ms, size_bytes=len(body))
     headers, blobs = found.get(b"h"), found.get(b"b")
     return Record(
         topic,
         payload,
-        record_id or assigned_id(seq),
+        record_id,
         seq,
         at_ms,
-        decode_object(headers) if headers else {},
+        decode_object(headers) if headers else None,
         _text(found.get(b"d")),
         _text(found.get(b"c")),
         tuple(blobs.decode().split(",")) if blobs else (),
@@ -136,7 +135,7 @@ def decode_erased(topic: str, kept: bytes) -> Record:
     return Record(
         topic,
         {},
-        record_id.decode(errors="replace") or assigned_id(int(seq)),
+        record_id.decode(errors="replace"),
         int(seq),
         int(at_ms),
         draft=name.decode(errors="replace") if mark == b"d" else None,
@@ -162,10 +161,10 @@ def _decode_notified(topic: str, lines: Sequence[bytes]) -> Record:
     return Record(
         topic,
         decode_object(body),
-        record_id.decode() or assigned_id(seq),
+        record_id.decode(),
         seq,
         int(at_ms),
-        decode_object(headers) if headers else {},
+        decode_object(headers) if headers else None,
         name.decode() if mark == b"d" else None,
         name.decode() if mark == b"c" else None,
         tuple(blobs.decode().split(",")) if blobs else (),
@@ -180,13 +179,13 @@ def decode_mail(reply: Reply) -> tuple[Record, ...]:
 
 def _decode_mail_record(topic: str, seq: int, found: list[bytes] | bytes) -> Record:
     if not found:
-        return Record(topic, {}, assigned_id(seq), seq, erased=True)
+        return Record(topic, {}, seq=seq, erased=True)
     if isinstance(found, bytes):
         return decode_erased(topic, found)
     try:
         return decode_record(topic, seq, found)
     except ValueError as error:
-        return Record(topic, {}, assigned_id(seq), seq, malformed=str(error))
+        return Record(topic, {}, seq=seq, malformed=str(error))
 
 
 def entry_seq(topic: str, entry_id: bytes) -> int:

@@ -28,7 +28,6 @@ from magent2.bus.records import (
     TopicInfo,
     TopicList,
     WorkerInfo,
-    assigned_id,
     assigned_seq,
     decode_object,
 )
@@ -68,10 +67,10 @@ def decode(topic: str, row: SqlRow) -> Record:
     return Record(
         topic,
         {} if payload is None else decode_object(payload),
-        record_id or assigned_id(seq),
+        record_id,
         seq,
         at_ms,
-        decode_object(headers) if headers else {},
+        decode_object(headers) if headers else None,
         draft or None,
         closes or None,
         tuple(blobs.split(",")) if blobs else (),
@@ -213,11 +212,11 @@ def _mail_record(db: ReadConnection, ref: MailRef) -> Record:
     sql = f"SELECT {COLUMNS} FROM records WHERE rid = (SELECT tid FROM topics WHERE name = ?) << {SEQ_BITS} | ?"  # noqa: S608
     row = db.one(sql, ref.topic, ref.seq)
     if row is None:
-        return Record(ref.topic, {}, assigned_id(ref.seq), ref.seq, malformed="the record is not in the log")
+        return Record(ref.topic, {}, seq=ref.seq, malformed="the record is not in the log")
     try:
         return decode(ref.topic, row)
     except (ValueError, TypeError, AttributeError) as error:
-        return Record(ref.topic, {}, row[1] or assigned_id(ref.seq), ref.seq, row[2], malformed=str(error))
+        return Record(ref.topic, {}, row[1], ref.seq, row[2], malformed=str(error))
 
 
 def fenced(owner: Owner) -> Fenced:

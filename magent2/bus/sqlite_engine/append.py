@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from magent2.bus.operations import (
     HEAD_MAX_BYTES,
     Append,
@@ -48,9 +50,9 @@ def check_and_write(db: WriteConnection, operation: Write, *, keyed: bool = Fals
     `keyed`: the first record is the key, whose id the caller has checked already. Its row keeps the seqs of the whole
     append, which answer a repeat.
     """
-    repeats = _check(db, operation, first=1 if keyed else 0)
     topics = [db.topic(record.topic) for record in operation.records]
-    seqs = tuple(repeats.get(index) or db.next_seq(topic) for index, topic in enumerate(topics))
+    repeats = _check(db, operation, topics, first=1 if keyed else 0)
+    seqs = tuple([repeats.get(index) or db.next_seq(topic) for index, topic in enumerate(topics)])
     for index, record in enumerate(operation.records):
         if index not in repeats:
             answer = seqs if keyed and index == 0 and len(seqs) > 1 else ()
@@ -63,16 +65,18 @@ def check_and_write(db: WriteConnection, operation: Write, *, keyed: bool = Fals
     return seqs
 
 
-def _check(db: WriteConnection, operation: Write, *, first: int) -> dict[int, int]:
-    """Refuse the append, or return the records that the log has already: their index in the append → their seq."""
-    touched = [*(record.topic for record in operation.records), *(head.topic for head in operation.heads)]
-    for name in dict.fromkeys(touched):
-        _check_not_deleted(db.topic(name))
+def _check(db: WriteConnection, operation: Write, topics: Sequence[TopicRow], *, first: int) -> dict[int, int]:
+    """Refuse the append, or return the records that the log has already: their index in the append → their seq.
+
+    `topics` are those of the records.
+    """
+    for topic in (*topics, *(db.topic(head.topic) for head in operation.heads)):
+        _check_not_deleted(topic)
     repeats = {}
-    for index, record in enumerate(operation.records[first:], first):
-        if record.id is None:  # true of tokens, which are the most frequent records
+    for index, record in enumerate(operation.records):
+        if index < first or record.id is None:  # true of tokens, which are the most frequent records
             continue
-        known = _repeated_id(db, db.topic(record.topic), record)
+        known = _repeated_id(db, topics[index], record)
         if known is not None:
             repeats[index] = known.seq
     for condition in operation.conditions:

@@ -36,7 +36,7 @@ KEYS_ONE_BY_ONE = 4  # up to this many keys, single queries are faster than one 
 SqlRow: TypeAlias = tuple[Any, ...]  # a row as sqlite3 returns it; the SELECT beside it names the columns
 
 _SELECT_TOPIC = "SELECT tid, last, floor, deleted, head, active_ms FROM topics WHERE name = ?"
-_INSERT_PLAIN = "INSERT INTO records (rid, id, digest, at_ms, payload) VALUES (?, ?, ?, ?, ?)"
+_INSERT_PLAIN = "INSERT INTO records (rid, id, digest, at_ms, draft, payload) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_RECORD = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_FRESH_ID = "INSERT INTO fresh VALUES (?, ?)"
 _UPDATE_LAST = "UPDATE topics SET last = ?, version = ? WHERE tid = ?"
@@ -96,10 +96,8 @@ def record_row(rid: int, record: NewRecord, at_ms: int, answer: tuple[int, ...] 
 
 
 def is_plain(record: NewRecord) -> bool:
-    """Whether a record has only id and payload. Most records of a conversation do; their INSERT has fewer columns."""
-    return not (
-        record.copy or record.lane is not None or record.draft or record.closes or record.header_text or record.blobs
-    )
+    """Whether a record has only id, draft and payload. Most records do; their INSERT has fewer columns."""
+    return not (record.copy or record.lane is not None or record.closes or record.header_text or record.blobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -452,7 +450,8 @@ class WriteConnection(ReadConnection):
             self._group_ids[pair] = (seq, record.digest, answer)
         rid = tid << SEQ_BITS | seq
         if not answer and is_plain(record):
-            self._plain_rows.append((rid, record.id or "", record.digest, self.now_ms, bytearray(record.body)))
+            draft, body = record.draft or "", bytearray(record.body)
+            self._plain_rows.append((rid, record.id or "", record.digest, self.now_ms, draft, body))
             return
         self._record_rows.append(record_row(rid, record, self.now_ms, answer))
         if record.blobs:

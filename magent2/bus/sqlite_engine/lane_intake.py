@@ -59,14 +59,17 @@ def _sort_inbox(db: WriteConnection, agent: str, kind: int, name: str, cursor: i
         rid_of(topic.tid, topic.last),
         INTAKE_MAX,
     )
-    for rid, lane, at_ms, erased in rows:
-        if lane and not erased:
-            _put_into_lane(db, agent, lane.removeprefix(LANE_PREFIX), kind, rid & SEQ_MASK, at_ms)
+    mail = [
+        (_lane_for_mail(db, agent, lane.removeprefix(LANE_PREFIX), kind, at_ms), kind, rid & SEQ_MASK)
+        for rid, lane, at_ms, erased in rows
+        if lane and not erased
+    ]
+    db.executemany("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", mail)
     return topic.last if len(rows) < INTAKE_MAX else rows[-1][0] & SEQ_MASK
 
 
-def _put_into_lane(db: WriteConnection, agent: str, conversation: str, kind: int, seq: int, at_ms: int) -> None:
-    """Add mail to its lane, and make the lane ready if this mail is a reason to.
+def _lane_for_mail(db: WriteConnection, agent: str, conversation: str, kind: int, at_ms: int) -> int:
+    """Return the lane that new mail belongs to, and make the lane ready if this mail is a reason to.
 
     A lane that is held or ready stays so. A lane that waits for its delay or is parked becomes ready only for control
     mail, which goes ahead of everything; an idle lane becomes ready for any mail.
@@ -75,9 +78,8 @@ def _put_into_lane(db: WriteConnection, agent: str, conversation: str, kind: int
     row = db.one(_SELECT_LANE, conversation, agent)
     if row is None:
         values = (conversation, agent, at_ms, order(), db.principal_of(conversation))
-        lid = int(db.execute(_INSERT_LANE, values).lastrowid or 0)
-    else:
-        lid, held, ready, waits = row
-        if not held and not ready and (kind == CONTROL or not waits):
-            db.execute(_MAKE_READY, (order(), db.principal_of(conversation), at_ms, lid))
-    db.execute("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", (lid, kind, seq))
+        return int(db.execute(_INSERT_LANE, values).lastrowid or 0)
+    lid, held, ready, waits = row
+    if not held and not ready and (kind == CONTROL or not waits):
+        db.execute(_MAKE_READY, (order(), db.principal_of(conversation), at_ms, lid))
+    return int(lid)

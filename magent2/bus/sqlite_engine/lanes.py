@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import orjson
 
@@ -66,8 +67,7 @@ _FIRST_LANES = "SELECT lid FROM lanes WHERE agent = ? AND principal = ? AND read
 _NEXT_TURNS = "SELECT turn, agent, principal FROM turns WHERE agent = ? ORDER BY turn LIMIT ?"
 
 
-@dataclass(frozen=True, slots=True)
-class LaneRow:
+class LaneRow(NamedTuple):
     """Row of a lane, as far as its owner's operations need it.
 
     `n` and `answer` belong to the last owned append, `done` and `done_answer` to the last owner that gave the lane up.
@@ -90,7 +90,7 @@ def _select_lane(db: WriteConnection, owner: Owner) -> LaneRow | None:
         owner.conversation,
         owner.agent,
     )
-    return None if row is None else LaneRow(*row)
+    return None if row is None else LaneRow._make(row)
 
 
 # --- operations of an owner ---
@@ -263,10 +263,10 @@ def _end_lease(db: WriteConnection, worker: str) -> int:
 
 
 def _drop_idle_lanes(db: WriteConnection, log_ms: int) -> None:
-    db.execute(
-        "DELETE FROM lanes WHERE lid IN (SELECT lid FROM lanes WHERE idle_ms < ? LIMIT ?)",
-        (log_ms - LANE_MEMORY_S * 1000, IDLE_LANES_DROPPED_MAX),
-    )
+    sql = "SELECT lid FROM lanes WHERE idle_ms < ? LIMIT ?"
+    old = db.all(sql, log_ms - LANE_MEMORY_S * 1000, IDLE_LANES_DROPPED_MAX)
+    if old:
+        db.executemany("DELETE FROM lanes WHERE lid = ?", old)
 
 
 def _make_due_lanes_ready(db: WriteConnection, agents: Iterable[str], log_ms: int) -> None:
@@ -292,9 +292,10 @@ def _take_lanes(db: WriteConnection, operation: Claim, log_ms: int) -> tuple[tup
         turns += db.all(_NEXT_TURNS, agent, operation.limit + len(operation.slots) + 1)
     heapify(turns)
     alone = len(turns) == 1  # then the order does not matter: who comes later goes to the end
-    last_turn = _last_turn(db, turns)
+    last_turn = 0 if alone else _last_turn(db, turns)
     slots, over_share = dict(operation.slots), False
     ready: dict[tuple[str, str], list[int]] = {}  # lanes that were read and not taken yet, first one last
+    all_read: set[tuple[str, str]] = set()  # who has no other lanes than these
     served: dict[tuple[str, str], int] = {}
     taken: list[ClaimedLane] = []
     while turns and len(taken) < operation.limit:
@@ -303,21 +304,24 @@ def _take_lanes(db: WriteConnection, operation: Claim, log_ms: int) -> tuple[tup
         if not operation.has_room(principal, slots.get(principal, 0), free):
             over_share = True
             continue
-        lids = ready.get((agent, principal))
+        who = (agent, principal)
+        lids = ready.get(who)
         if not lids:
             page = -(-free // (len(turns) + 1))  # about as many as come to this principal's turn
-            lids = [lid for (lid,) in db.all(_FIRST_LANES, agent, principal, page)][::-1]
-            ready[agent, principal] = lids
-            if not lids:
+            rows = [] if who in all_read else db.all(_FIRST_LANES, agent, principal, page)
+            if not rows:
                 continue
+            if len(rows) < page:
+                all_read.add(who)
+            lids = ready[who] = [lid for (lid,) in reversed(rows)]
         taken.append(_take(db, operation, agent, principal, lids.pop(), log_ms))
         slots[principal] = slots.get(principal, 0) + 1
         last_turn += 1
-        served[agent, principal] = last_turn
-        heappush(turns, (last_turn, agent, principal))
+        served[who] = last_turn
+        heappush(turns, (last_turn, *who))
     if not alone:
-        rows = [(turn, *who) for who, turn in served.items()]
-        db.executemany("UPDATE turns SET turn = ? WHERE agent = ? AND principal = ?", rows)
+        moved = [(turn, *who) for who, turn in served.items()]
+        db.executemany("UPDATE turns SET turn = ? WHERE agent = ? AND principal = ?", moved)
     return tuple(taken), over_share
 
 

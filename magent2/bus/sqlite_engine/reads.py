@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import orjson
 
@@ -21,7 +22,6 @@ from magent2.bus.operations import (
 from magent2.bus.records import (
     LaneInfo,
     LogInfo,
-    MailRef,
     Owner,
     Page,
     Record,
@@ -33,12 +33,18 @@ from magent2.bus.records import (
 )
 from magent2.bus.sqlite_engine.connection import SEQ_BITS, SEQ_MASK, ReadConnection, SqlRow, rid_of
 from magent2.errors import BlobMissing, Fenced, MalformedRecord, UnknownCursor
-from magent2.models.address import kind_prefix
+from magent2.models.address import chat_topic, control_topic, kind_prefix
 
 COLUMNS = "rid, id, at_ms, headers, draft, closes, blobs, payload"
 _AFTER = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid <= ? ORDER BY rid LIMIT ?"  # noqa: S608
 _BEFORE = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid < ? ORDER BY rid DESC LIMIT ?"  # noqa: S608
 _BY_RID = f"SELECT {COLUMNS} FROM records WHERE rid = ?"  # noqa: S608
+# The first mail of a lane with its records. Each inbox is looked up once, and only if the lane has mail of it.
+_MAIL = (
+    f"SELECT chat, seq, {COLUMNS} FROM mail LEFT JOIN records ON rid = iif(chat,"  # noqa: S608
+    f" (SELECT tid FROM topics WHERE name = ?1), (SELECT tid FROM topics WHERE name = ?2)) << {SEQ_BITS} | seq"
+    " WHERE lid = ?3 ORDER BY chat, seq LIMIT ?4"
+)
 
 # The kinds of all listed topics. Each step looks up the next kind in the index; DISTINCT would read the whole index.
 _KINDS = (
@@ -60,7 +66,7 @@ _LANES = (
 )
 
 
-def decode(topic: str, row: SqlRow) -> Record:
+def decode(topic: str, row: Sequence[Any]) -> Record:
     """Decode a stored row; raises `ValueError` for a row that was not written by this engine."""
     rid, record_id, at_ms, headers, draft, closes, blobs, payload = row
     seq = rid & SEQ_MASK
@@ -200,23 +206,19 @@ def _topic_rows(db: ReadConnection, operation: Topics, wanted: str, *values: obj
 
 def mail_of(db: ReadConnection, agent: str, lid: int, limit: int) -> tuple[Record, ...]:
     """Return the first mail of a lane, malformed records included: a worker has to move them to the dead letters."""
-    rows = db.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq LIMIT ?", lid, limit)
-    return tuple(_mail_record(db, mail_ref(agent, chat, seq)) for chat, seq in rows)
+    chat_inbox, control_inbox = chat_topic(agent), control_topic(agent)
+    rows = db.all(_MAIL, chat_inbox, control_inbox, lid, limit)
+    return tuple(_mail_record(chat_inbox if chat else control_inbox, seq, row) for chat, seq, *row in rows)
 
 
-def mail_ref(agent: str, chat: int, seq: int) -> MailRef:
-    return MailRef(f"chat:{agent}" if chat else f"control:{agent}", seq)
-
-
-def _mail_record(db: ReadConnection, ref: MailRef) -> Record:
-    sql = f"SELECT {COLUMNS} FROM records WHERE rid = (SELECT tid FROM topics WHERE name = ?) << {SEQ_BITS} | ?"  # noqa: S608
-    row = db.one(sql, ref.topic, ref.seq)
-    if row is None:
-        return Record(ref.topic, {}, seq=ref.seq, malformed="the record is not in the log")
+def _mail_record(topic: str, seq: int, row: Sequence[Any]) -> Record:
+    rid, record_id, at_ms, *_ = row
+    if rid is None:
+        return Record(topic, {}, seq=seq, malformed="the record is not in the log")
     try:
-        return decode(ref.topic, row)
+        return decode(topic, row)
     except (ValueError, TypeError, AttributeError) as error:
-        return Record(ref.topic, {}, row[1], ref.seq, row[2], malformed=str(error))
+        return Record(topic, {}, record_id, seq, at_ms, malformed=str(error))
 
 
 def fenced(owner: Owner) -> Fenced:

@@ -23,8 +23,9 @@ from magent2.bus.sqlite_engine.connection import (
     unpack_seqs,
 )
 from magent2.bus.sqlite_engine.lane_intake import CHAT, CONTROL, intake_cursors, save_intake_cursors
-from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info, mail_ref
+from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info
 from magent2.errors import InvalidInput, MalformedRecord, NotEmpty, SchemaTooNew
+from magent2.models.address import chat_topic, control_topic
 
 CHUNK_BYTES = 4 << 20  # a chunk of a dump ends after the row that exceeds this
 
@@ -105,7 +106,7 @@ def _lane_row(db: ReadConnection, cells: SqlRow) -> DumpRow:
     mail = db.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq", lid)
     return {
         "kind": "lane", "agent": agent, "conversation": conversation,
-        "mail": [list(mail_ref(agent, chat, seq)) for chat, seq in mail], "attempt": attempt,
+        "mail": [[chat_topic(agent) if chat else control_topic(agent), seq] for chat, seq in mail], "attempt": attempt,
         "due_ms": None if due_ms is None else due_ms + db.wall_offset_ms(),
         "parked": bool(parked),
     }  # fmt: skip

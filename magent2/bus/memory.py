@@ -51,10 +51,10 @@ class MemoryBus(EngineBase):
                     found = READS[type(operation)](self._db, operation)
                     return cast("R", replace(found, engine="memory") if isinstance(found, LogInfo) else found)
                 outcome = self._write(operation)
-                changed, listed = self._db.changed, self._db.listed
+                changes = self._db.take_changes()
             except sqlite3.Error as error:
                 raise translate_error(error, LOG_NAME) from error
-        self._hub.notify(changed, listed)
+        self._hub.notify(changes.topics, changes.listed)
         if isinstance(outcome, Exception):
             raise outcome
         return cast("R", outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -178,6 +178,21 @@ class NewRecord:
         other.copy = "" if conversation == name else conversation
         return other
 
+    def as_read(self, seq: int, at_ms: int) -> Record:
+        """Return the record as readers get it. The texts are decoded, because readers share nothing with the sender."""
+        return Record(
+            self.topic,
+            decode_object(self.body),
+            self.id or "",
+            seq,
+            at_ms,
+            decode_object(self.header_text) if self.header_text else None,
+            self.draft,
+            self.closes,
+            self.blobs,
+            size_bytes=len(self.body),
+        )
+
 
 def is_draft_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= DRAFT_MAX_CHARS and value.isprintable()
@@ -294,6 +309,16 @@ class Page:
     last: int
     floor: int
     deleted: bool
+
+
+def page_after(cursor: int | str, records: Iterable[Record]) -> Page | None:
+    """Return the page that a reader at this cursor would read, if these newest records begin right after the cursor."""
+    if isinstance(cursor, str):
+        return None
+    following = tuple(record for record in records if record.seq > cursor)
+    if not following or following[0].seq != cursor + 1 or following[-1].seq != cursor + len(following):
+        return None
+    return Page(following, following[-1].seq, 0, deleted=False)
 
 
 @dataclass(frozen=True, slots=True)

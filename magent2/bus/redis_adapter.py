@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Delete, Dump, Erase, Expire, Info, Load, Operation
-from magent2.bus.records import LogInfo, Page
+from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.redis_engine.codec import decode_notification
 from magent2.bus.redis_engine.connection import ServerAddress
 from magent2.bus.redis_engine.errors import RETRY_FOR_S
@@ -157,7 +157,8 @@ class RedisBus(EngineBase):
 
     async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
         """Return the records that came with notifications, or read them if they do not follow the cursor."""
-        notified = _notified_page(watch, topic, cursor) if isinstance(watch, RedisWatch) else None
+        message = watch.take_notifications(topic) if isinstance(watch, RedisWatch) else None
+        notified = page_after(cursor, decode_notification(topic, message)) if message else None
         return notified if notified is not None else await super().next_page(watch, topic, cursor)
 
     # --- connections
@@ -209,14 +210,3 @@ class RedisBus(EngineBase):
         if self._thread is not None or self._scrubber.is_working:  # `close` waits for their threads
             await asyncio.get_running_loop().run_in_executor(self._opener, self.close)
         self.close()
-
-
-def _notified_page(watch: RedisWatch, topic: str, cursor: int | str) -> Page | None:
-    """The records that came with notifications, if they start right after the cursor and have no gap."""
-    message = watch.take_notifications(topic)
-    if not message or isinstance(cursor, str):
-        return None
-    records = [record for record in decode_notification(topic, message) if record.seq > cursor]
-    if not records or records[0].seq != cursor + 1 or records[-1].seq != cursor + len(records):
-        return None
-    return Page(tuple(records), records[-1].seq, 0, deleted=False)

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
-from magent2.bus.records import LogInfo
+from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.sqlite_engine import writer as sqlite_writer
 from magent2.bus.sqlite_engine.clock import Clock, SystemClock, boot_id
 from magent2.bus.sqlite_engine.connection import ReadConnection, ReadTooLarge, ShortReadConnection, WriteConnection
@@ -23,7 +23,7 @@ from magent2.bus.sqlite_engine.errors import primary_code, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.bus.sqlite_engine.lanes import EndProcess
 from magent2.bus.sqlite_engine.peer_sockets import FOLDER_SUFFIX
-from magent2.bus.sqlite_engine.poll import PollingHub
+from magent2.bus.sqlite_engine.poll import PollingHub, RecordWatch
 from magent2.bus.sqlite_engine.schema import MIGRATIONS, connect, prepare_file, write_backup
 from magent2.bus.sqlite_engine.writer import ThreadWaiter, WriterThread
 from magent2.bus.watch import Watch
@@ -125,6 +125,11 @@ class SqliteBus(EngineBase):
     def watch(self, topics: Iterable[str] = ()) -> Watch:
         self._check_usable()
         return self._hub.watch(topics)
+
+    async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
+        """Return the records that this process has appended, or read them if they do not follow the cursor."""
+        page = page_after(cursor, watch.take(topic)) if isinstance(watch, RecordWatch) else None
+        return page if page is not None else await super().next_page(watch, topic, cursor)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a copy of the log in its current state to a new file. Writers are not blocked."""

@@ -134,6 +134,17 @@ class KnownId(NamedTuple):
     answer: tuple[int, ...]
 
 
+class Changes(NamedTuple):
+    """What a group of operations has changed, for watches."""
+
+    topics: set[str]
+    listed: set[str]  # those that were created or deleted or whose head was set
+    version: int  # other processes ask for the topics that changed after a number they have seen
+    appended: Sequence[tuple[int, NewRecord]]  # seqs and records
+    at_ms: int
+    erased: bool  # whether content of earlier records was removed
+
+
 class ReadConnection:
     """A connection to read from. `execute` and `executemany` are those of the connection."""
 
@@ -260,8 +271,7 @@ class WriteConnection(ReadConnection):
     def reset(self) -> None:
         """Forget every cached and buffered value: a transaction was rolled back, or another process has written."""
         self.inboxes: dict[str, list[int]] = {}  # agent → seqs up to which control and chat are sorted into lanes
-        self.changed: set[str] = set()
-        self.listed: set[str] = set()  # those that were created or deleted or whose head was set
+        self._begin_changes()
         self._topics: dict[str, TopicRow] = {}
         self._next_tid = 0
         self._version = self._front = self._back = self._epoch = self._fresh_count = -1
@@ -274,6 +284,12 @@ class WriteConnection(ReadConnection):
         self._dirty: dict[int, TopicRow] = {}  # topics of which more has changed
         self._wakes: set[str] = set()
         self._clear_group_ids()
+
+    def _begin_changes(self) -> None:
+        self.changed: set[str] = set()
+        self.listed: set[str] = set()
+        self._appended: list[tuple[int, NewRecord]] = []
+        self._erased = False
 
     def _clear_group_ids(self) -> None:
         # Ids that this group has found or appended; plain tuples of the fields of `KnownId`, which are cheaper to make.
@@ -297,8 +313,6 @@ class WriteConnection(ReadConnection):
             self._version, self._front, self._back, self._epoch, self._fresh_count = self._stored_counters
             self._next_tid = self.all("SELECT coalesce(max(tid), 0) + 1 FROM topics")[0][0]
             self.load_scrub()
-        self.changed = set()
-        self.listed = set()
         self._clear_group_ids()
         self.now_ms = self.clock.wall_ms()
         self._look_up_ids(operations)
@@ -314,10 +328,11 @@ class WriteConnection(ReadConnection):
         self.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (" ".join(map(str, now)),))
         self._anchor = now
 
-    @property
-    def version(self) -> int:
-        """Number of the last change. Other processes ask for the topics that changed after a number they have seen."""
-        return self._version
+    def take_changes(self) -> Changes:
+        """Return what the group has changed, and keep it no longer."""
+        changes = Changes(self.changed, self.listed, self._version, self._appended, self.now_ms, self._erased)
+        self._begin_changes()
+        return changes
 
     def flush(self) -> None:
         """Write what is buffered, inside the transaction."""
@@ -391,6 +406,7 @@ class WriteConnection(ReadConnection):
         """Record in the running transaction that the file or the write-ahead log holds deleted content."""
         self.store_scrub(self.scrub.asked(self.now_ms))
         self.has_asked_for_scrub = True
+        self._erased = True
 
     # --- topics ---
 
@@ -444,6 +460,7 @@ class WriteConnection(ReadConnection):
 
     def add_record(self, record: NewRecord, tid: int, seq: int, answer: tuple[int, ...] = ()) -> None:
         """Buffer a record. `answer`: the seqs of the whole append, if this record is its key."""
+        self._appended.append((seq, record))
         if record.id is not None:
             pair = (tid, record.id)
             self._fresh_rows.append((self._group_keys.get(pair) or self.id_key(tid, record.id), seq))

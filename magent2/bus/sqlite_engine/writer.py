@@ -21,7 +21,7 @@ from typing import TypeAlias
 from magent2.background import log_error
 from magent2.bus.operations import AnyOperation, Claim, Renew, Scrub
 from magent2.bus.scrub import SCRUB_CHECK_S, SCRUB_DELAY_S, SCRUB_RETRY_S, ScrubState
-from magent2.bus.sqlite_engine.connection import WriteConnection
+from magent2.bus.sqlite_engine.connection import Changes, WriteConnection
 from magent2.bus.sqlite_engine.dispatch import run_group
 from magent2.bus.sqlite_engine.errors import is_busy, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
@@ -84,14 +84,13 @@ class ThreadWaiter:
 
 Waiter: TypeAlias = ThreadWaiter | asyncio.Future[object]
 QueuedOperation: TypeAlias = tuple[AnyOperation, Waiter]
-Notify: TypeAlias = Callable[[set[str], set[str], int], None]
+Notify: TypeAlias = Callable[[Changes], None]
 
 
 class WriterThread:
     """Runs the write operations of this process on one thread, for callers on threads and on event loops.
 
-    `notify` is called after each commit with the topics that changed, those of them that were created or deleted or
-    whose head was set, and the number of the change.
+    `notify` is called after each commit that has changed topics or erased content.
     """
 
     def __init__(self, db: WriteConnection, lock: FileLock, path: str, notify: Notify) -> None:
@@ -270,8 +269,9 @@ class WriterThread:
         self._connection.execute("BEGIN IMMEDIATE")
         outcomes = run_group(self._db, operations)
         self._connection.execute("COMMIT")
-        if self._db.changed:
-            self._notify_watches()
+        changes = self._db.take_changes()
+        if changes.topics or changes.erased:
+            self._notify_watches(changes)
         return outcomes
 
     def _sync_commits(self, synced: bool) -> None:
@@ -283,10 +283,10 @@ class WriterThread:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
             self._synced = synced
 
-    def _notify_watches(self) -> None:
+    def _notify_watches(self, changes: Changes) -> None:
         """Report the changes of a commit. The commit is done, so an error here must not fail its callers."""
         try:
-            self._notify(self._db.changed, self._db.listed, self._db.version)
+            self._notify(changes)
         except Exception as error:  # noqa: BLE001  followers find the records in their next sweep
             log_error("watches were not notified of a commit", error, path=self._path)
 

@@ -118,9 +118,7 @@ class SqliteBus(EngineBase):
                     pass  # it has cost the loop about a millisecond, and is made again on a thread
             loop = asyncio.get_running_loop()
             return cast("R", await loop.run_in_executor(self._read_threads, self._read, operation))
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._writer.submit_soon(operation, future)
-        return cast("R", await future)
+        return cast("R", await self._writer.submit_soon(operation, asyncio.get_running_loop()))
 
     def watch(self, topics: Iterable[str] = ()) -> Watch:
         self._check_usable()

@@ -8,7 +8,7 @@ not see the buffer. Topics stay cached between groups until another process has 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -93,11 +93,6 @@ def record_row(rid: int, record: NewRecord, at_ms: int, answer: tuple[int, ...] 
         ",".join(record.blobs),
         bytearray(record.body),
     )
-
-
-def is_plain(record: NewRecord) -> bool:
-    """Whether a record has only id, draft and payload. Most records do; their INSERT has fewer columns."""
-    return not (record.copy or record.lane is not None or record.closes or record.header_text or record.blobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -466,13 +461,13 @@ class WriteConnection(ReadConnection):
             self._fresh_rows.append((self._group_keys.get(pair) or self.id_key(tid, record.id), seq))
             self._group_ids[pair] = (seq, record.digest, answer)
         rid = tid << SEQ_BITS | seq
-        if not answer and is_plain(record):
+        if answer or record.lane is not None or record.copy or record.closes or record.header_text or record.blobs:
+            self._record_rows.append(record_row(rid, record, self.now_ms, answer))
+            if record.blobs:
+                self.add_blob_refs(rid, record.blobs)
+        else:  # most records have only these values, and their INSERT has fewer columns
             draft, body = record.draft or "", bytearray(record.body)
             self._plain_rows.append((rid, record.id or "", record.digest, self.now_ms, draft, body))
-            return
-        self._record_rows.append(record_row(rid, record, self.now_ms, answer))
-        if record.blobs:
-            self.add_blob_refs(rid, record.blobs)
 
     def add_blob_refs(self, rid: int, blobs: Iterable[str]) -> None:
         self.executemany("INSERT OR IGNORE INTO blob_refs VALUES (?, ?)", [(rid, name) for name in blobs])
@@ -495,20 +490,15 @@ class WriteConnection(ReadConnection):
 
     def _look_up_ids(self, operations: Iterable[AnyOperation]) -> None:
         """Look up all ids of a group together: most are new, and a few queries say so for all of them."""
-        for tid, record_id in self._ids_in(operations):
-            self._group_keys[tid, record_id] = self.id_key(tid, record_id)
+        for operation in operations:
+            for record in operation.records if isinstance(operation, Write) else ():
+                if record.id is not None and (tid := self.topic(record.topic).tid):  # a new topic has no ids
+                    self._group_keys[tid, record.id] = self.id_key(tid, record.id)
         stored = self._stored_keys(list(self._group_keys.values()))
         for (tid, record_id), key in self._group_keys.items() if stored else ():
             known = self.resolve_id(tid, record_id) if key in stored else None
             if known is not None:
                 self._group_ids[tid, record_id] = known
-
-    def _ids_in(self, operations: Iterable[AnyOperation]) -> Iterator[tuple[int, str]]:
-        """Yield the ids that the operations write into topics that exist."""
-        for operation in operations:
-            for record in operation.records if isinstance(operation, Write) else ():
-                if record.id is not None and (tid := self.topic(record.topic).tid):
-                    yield tid, record.id
 
     def _stored_keys(self, keys: list[int]) -> set[int]:
         """Return those of the keys that are in the index; a key may be there for another id with the same hash."""

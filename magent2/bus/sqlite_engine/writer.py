@@ -124,19 +124,20 @@ class WriterThread:
         self._queue.append((operation, waiter))
         self._wake_thread()
 
-    def submit_soon(self, operation: AnyOperation, future: asyncio.Future[object]) -> None:
+    def submit_soon(self, operation: AnyOperation, loop: asyncio.AbstractEventLoop) -> asyncio.Future[object]:
         """Submit an operation at the end of this iteration of the event loop, together with those of other tasks.
 
         Submitted at once, the first one would wake the writer thread, which would then compete with the loop for the
         GIL while the other tasks still make their operations. The group would be small and the loop slow.
         """
-        loop = future.get_loop()
+        future: asyncio.Future[object] = loop.create_future()
         batch = self._batches.get(loop)
         if batch is None:
             self._batches[loop] = [(operation, future)]
             loop.call_soon(self.submit_batch, loop)
         else:
             batch.append((operation, future))
+        return future
 
     def submit_batch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Submit the operations that `submit_soon` has collected. Runs on the thread of the loop."""

@@ -37,7 +37,7 @@ _CONSTANTS: dict[str, int | str] = {
     "IDS_KEPT": IDS_KEPT,
     "INTAKE_MAX": INTAKE_MAX,
     "SORT_PAGE": SORT_PAGE,
-    "LANE_MEMORY_MS": LANE_MEMORY_S * 1000,
+    "LANE_MEMORY_MS": f"'{LANE_MEMORY_S * 1000}'",
     "NOTIFICATION_MAX_BYTES": NOTIFICATION_MAX_BYTES,
     "EXPIRED_MAX": EXPIRED_MAX,
     "LEASES_SEEN": LEASES_SEEN,
@@ -50,7 +50,8 @@ _CONSTANTS: dict[str, int | str] = {
     "HEAD_MAX_BYTES": HEAD_MAX_BYTES,
     "NAME_SEPARATORS": f"'[:{SUBAGENT_SEPARATOR}]'",
 }
-_FILES = ("call", "topics", "records", "append", "lanes", "claim", "read", "retention", "transfer")
+_SHARED_FILES = ("call", "topics", "records", "append", "lanes")  # each after those that it uses
+_OTHER_FILES = ("claim", "read", "retention", "transfer")  # use the shared ones, and not each other
 READ_ONLY = frozenset(
     ("describe", "dump_lanes", "dump_topics", "find", "lanes", "pending", "read", "scrub_state", "topics", "workers")
 )  # registered with `no-writes`
@@ -81,11 +82,15 @@ class FunctionLibrary:
 
 @cache
 def current_library() -> FunctionLibrary:
-    """The library of this release: limits as constants, then the Lua files, each after those that it uses."""
+    """The library of this release: limits as constants, then the Lua files.
+
+    Files that no other file uses are blocks, because Lua allows 200 local names in one block and those around it.
+    """
     folder = files("magent2.bus.redis_engine").joinpath("lua")
     constants = (f"local {name} = {value}" for name, value in _CONSTANTS.items())
-    parts = (folder.joinpath(f"{name}.lua").read_text() for name in _FILES)
-    return FunctionLibrary.build("\n".join([*constants, *parts]))
+    shared = (folder.joinpath(f"{name}.lua").read_text() for name in _SHARED_FILES)
+    others = (f"do\n{folder.joinpath(f'{name}.lua').read_text()}end" for name in _OTHER_FILES)
+    return FunctionLibrary.build("\n".join([*constants, *shared, *others]))
 
 
 def load_library(library: FunctionLibrary) -> Exchange[None]:

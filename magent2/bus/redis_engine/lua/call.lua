@@ -8,6 +8,7 @@
 local prefix -- the key prefix of the log, with a colon at the end
 local arguments -- all arguments of the call; the first one is the key prefix
 local position -- index of the argument that was taken last
+local UNPACK_MAX = 1000 -- values that one command gets with `unpack`; Lua has room for some thousands
 
 -- Globals of Lua as local variables, which are faster: every use of a global goes through two tables, which made claims
 -- and long appends 15% slower. Redis 7.0 offers them only while a function runs, so the first call sets them.
@@ -25,10 +26,13 @@ local function take_number()
   return tonumber(take())
 end
 
+local NONE = {} -- an empty list; never changed
+
 -- Take a list: its length, then its items.
 local function take_list()
-  local items = {}
-  for i = 1, take_number() do
+  local count = take_number()
+  local items = count == 0 and NONE or {}
+  for i = 1, count do
     items[i] = take()
   end
   return items

@@ -125,7 +125,7 @@ end
 
 -- A lane without mail: it is remembered for a while, so that a repeated settle gets its first answer.
 local function make_idle(lane)
-  call('HSET', prefix .. 'l:' .. lane, 's', '', 't', 0)
+  call('HSET', prefix .. 'l:' .. lane, 's', '', 't', '0')
   call('PEXPIRE', prefix .. 'l:' .. lane, LANE_MEMORY_MS)
 end
 
@@ -175,10 +175,11 @@ end
 -- --- owners
 
 local function take_owner()
-  local owner = {agent = take(), conversation = take(), worker = take(), token = take()}
-  owner.lane = lane_name(owner.agent, owner.conversation)
-  owner.key = prefix .. 'l:' .. owner.lane
-  return owner
+  local agent, conversation, worker, token = take(), take(), take(), take()
+  local lane = lane_name(agent, conversation)
+  return {
+    agent = agent, conversation = conversation, worker = worker, token = token, lane = lane, key = prefix .. 'l:' .. lane,
+  }
 end
 
 local function fenced(owner)
@@ -200,7 +201,7 @@ end
 
 -- Leave the lane without owner and state; the caller sets the next state.
 local function finish(owner, answer, attempt)
-  call('HSET', owner.key, 's', '', 'o', '', 'v', '', 'n', 0, 'g', '', 'f', owner.token, 'y', answer, 't', attempt)
+  call('HSET', owner.key, 's', '', 'o', '', 'v', '', 'f', owner.token, 'y', answer, 't', attempt)
   call('SREM', prefix .. 'x:' .. owner.worker, owner.lane)
 end
 
@@ -208,43 +209,39 @@ end
 
 -- Appends of an owner are numbered 1, 2, 3 …; the counter recognises a repeated one without an id.
 local function owned_append()
-  local owner, n, mail = take_owner(), take_number(), take_list()
-  local records = take_records()
-  local conditions, heads = take_conditions_and_heads()
+  local owner, counter, mail, write = take_owner(), take(), take_list(), take_write()
   local state = call('HMGET', owner.key, 'o', 'n', 'g')
   if state[1] ~= owner.token then
     return fenced(owner)
   end
-  local seen = tonumber(state[2] or 0)
+  local n, seen = tonumber(counter), tonumber(state[2] or 0)
   if n <= seen then
     return {'repeat', n == seen and state[3] or ''}
   end
   if n > seen + 1 then
-    return {'CounterGap', digits(n), digits(seen)}
+    return {'CounterGap', counter, digits(seen)}
   end
-  local refusal = check_append(records, conditions, heads, 1)
+  local refusal = check_write(write, 1)
   if refusal then
     return refusal
   end
 
-  local answer = write_append(records, heads, 1)
+  local answer = write_append(write, 1)
   remove_mail(owner.agent, owner.conversation, owner.lane, mail)
-  call('HSET', owner.key, 'n', digits(n), 'g', answer)
+  call('HSET', owner.key, 'n', counter, 'g', answer)
   return {'done', answer}
 end
 
 local function settle()
-  local owner, mail = take_owner(), take_list()
-  local records = take_records()
-  local conditions, heads = take_conditions_and_heads()
-  local refusal = check_finish(owner) or check_append(records, conditions, heads, 1)
+  local owner, mail, write = take_owner(), take_list(), take_write()
+  local refusal = check_finish(owner) or check_write(write, 1)
   if refusal then
     return refusal
   end
 
-  local answer = write_append(records, heads, 1)
+  local answer = write_append(write, 1)
   local has_mail = remove_mail(owner.agent, owner.conversation, owner.lane, mail)
-  finish(owner, answer, 0)
+  finish(owner, answer, '0')
   if has_mail then
     make_ready(owner.agent, owner.conversation, false)
     notify('chat:' .. owner.agent, '')
@@ -256,17 +253,15 @@ end
 
 -- The delay is a number of ms, or 'parked': until control mail arrives.
 local function later()
-  local owner, delay, refund, expected = take_owner(), take(), take_number(), take_number()
-  local records = take_records()
-  local conditions, heads = take_conditions_and_heads()
-  local refusal = check_finish(owner) or check_append(records, conditions, heads, 1)
+  local owner, delay, refund, expected, write = take_owner(), take(), take_number(), take_number(), take_write()
+  local refusal = check_finish(owner) or check_write(write, 1)
   if refusal then
     return refusal
   end
 
-  local answer = write_append(records, heads, 1)
+  local answer = write_append(write, 1)
   local attempt = tonumber(call('HGET', owner.key, 't') or 0)
-  finish(owner, answer, math.max(0, attempt - refund))
+  finish(owner, answer, digits(math.max(0, attempt - refund)))
   -- Control mail may have arrived while the lane was held. A lane with control mail is ready at once.
   local first = call('ZRANGE', prefix .. 'm:' .. owner.lane, 0, 0)[1]
   if first and string.byte(first) == CONTROL_MARK then

@@ -96,6 +96,7 @@ end
 -- (Bytes as numbers: Redis 7.0 has no `string` while it loads a library.)
 local MARK_MAIL_AND_COPY, MARK_MAIL, MARK_COPY = 61, 126, 45 -- '=', '~', '-'
 local NO_MORE = '\n\n-\n'
+local LAST_ENTRY_ID = '0-18446744073709551615'
 
 -- Split the optional fields of a record: headers, blobs, mark, name. The mark says whether the name is that of the
 -- record's draft (d), of the draft that it closes (c), or nothing (-).
@@ -128,16 +129,17 @@ local function index_copy(topic, seq, lane)
   end
 end
 
+-- Index an entry. Returns the kind of a topic that is new in its list: the caller wakes the watchers of the kind.
 local function index_entry(topic, seq, lane, at)
+  if lane ~= '' then
+    index_copy(topic, seq, lane)
+  end
   if seq == '1' then
     local kind = kind_of(topic)
     if call('ZADD', prefix .. 'k:' .. kind, 'NX', at, topic) == 1 then
       list_new(topic, kind)
-      notify_kind(topic, kind)
+      return kind
     end
-  end
-  if lane ~= '' then
-    index_copy(topic, seq, lane)
   end
 end
 

@@ -23,6 +23,19 @@ local function is_deleted(topic)
   return call('HGET', prefix .. 's:' .. topic, 'x')
 end
 
+-- The first of these topics that is deleted, or nil. The list of deleted topics answers for many of them at once.
+local function first_deleted(topics)
+  for first = 1, #topics, UNPACK_MAX do
+    local last = math.min(first + UNPACK_MAX - 1, #topics)
+    local listed = call('ZMSCORE', prefix .. 'k::deleted', unpack(topics, first, last))
+    for i = first, last do
+      if listed[i - first + 1] then
+        return topics[i]
+      end
+    end
+  end
+end
+
 local function last_seq(topic)
   return call('XLEN', prefix .. 't:' .. topic) + (call('HGET', prefix .. 's:' .. topic, 'g') or 0)
 end
@@ -37,14 +50,22 @@ local function topic_state(topic)
   }
 end
 
+local function channel_of(topic)
+  return prefix .. 'n:' .. topic
+end
+
+local function kind_channel(kind)
+  return prefix .. 'n:' .. kind .. ':\n'
+end
+
 -- Wake the watchers of a topic. The message is empty, or it holds the new records (see `notification` in append.lua).
 local function notify(topic, message)
-  call('PUBLISH', prefix .. 'n:' .. topic, message)
+  call('PUBLISH', channel_of(topic), message)
 end
 
 -- Wake the watchers of a kind.
 local function notify_kind(topic, kind)
-  notify(kind .. ':\n', topic)
+  call('PUBLISH', kind_channel(kind), topic)
 end
 
 local function index_name(topic, kind)
@@ -59,7 +80,7 @@ local function list_new(topic, kind)
   index_name(topic, kind)
 end
 
--- Record activity of a topic in the lists of its kind and of its owner.
+-- Record activity of a topic in the lists of its kind and of its owner. Returns the kind, whose watchers the caller wakes.
 local function touch(topic, at, owner_before, owner)
   local kind = kind_of(topic)
   if call('ZADD', prefix .. 'k:' .. kind, at, topic) == 1 then
@@ -71,7 +92,7 @@ local function touch(topic, at, owner_before, owner)
   if owner then
     call('ZADD', prefix .. 'o:' .. kind .. ':' .. owner, at, topic)
   end
-  notify_kind(topic, kind)
+  return kind
 end
 
 local function unlist(topic)

@@ -99,7 +99,8 @@ local function load_topic()
     call('XGROUP', 'DESTROY', stream, 'load')
     call('XSETID', stream, '0-' .. digits(last))
   end
-  set_head(head, active)
+  head.stored = stored_head(topic)
+  notify_kind(topic, set_head(head, active))
 end
 
 -- Add an entry with a given seq. The stream's last id is set back for it: XADD only accepts ids after the last one.

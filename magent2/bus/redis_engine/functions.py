@@ -21,8 +21,7 @@ from magent2.models.address import SUBAGENT_SEPARATOR
 
 SORT_PAGE = 32  # records that a claim reads at a time while it sorts
 NOTIFICATION_MAX_BYTES = 32 << 10  # up to this size the records of an append travel in the notification
-EXPIRED_MAX = 64  # expired workers that one claim ends
-LEASES_SEEN = 64  # leases that a claim looks through for the next to expire
+LEASES_SEEN = 64  # leases that a claim looks through: it ends expired ones and finds the next to expire
 CLOCK_JUMP_S = 60  # the server's clock was set if it differs more from a worker's; longer than a command is retried
 GARBAGE_MIN = 256  # dropped pieces of drafts after which a stream is copied to free their memory
 SCRUB_LEASE_S = 10  # another process takes over a scrub that has not continued for this long
@@ -39,7 +38,6 @@ _CONSTANTS: dict[str, int | str] = {
     "SORT_PAGE": SORT_PAGE,
     "LANE_MEMORY_MS": f"'{LANE_MEMORY_S * 1000}'",
     "NOTIFICATION_MAX_BYTES": NOTIFICATION_MAX_BYTES,
-    "EXPIRED_MAX": EXPIRED_MAX,
     "LEASES_SEEN": LEASES_SEEN,
     "CLOCK_JUMP_MS": CLOCK_JUMP_S * 1000,
     "GARBAGE_MIN": GARBAGE_MIN,

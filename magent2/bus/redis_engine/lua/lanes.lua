@@ -8,7 +8,8 @@
 -- hash `q` how far its inboxes are sorted into lanes. Counter `epoch` makes owner tokens unique.
 -- Of an agent and a principal: list `e` ready lanes. List `a` of an agent: the principals that have ready lanes, each
 -- once, in the order in which claims serve them. (Until schema 2 an agent had one list `r` of ready lanes.)
--- Of a worker: sorted set `w` leases by deadline (log clock), hash `v` facts, set `x` lanes held, list `y` lanes of its last claim.
+-- Of a worker: sorted set `w` leases by deadline (log clock), hash `v` facts, set `x` lanes held. (Older releases also
+-- kept a list `y` of the lanes of its last claim.)
 
 -- Mail is a member 'c' or 'm' (control or chat) followed by the seq. Control mail sorts before all chat mail.
 local CONTROL_OFFSET = 9007199254740992 -- 2^53: scores of control mail are negative
@@ -26,23 +27,39 @@ local function lane_parts(lane)
 end
 
 local function mail_score(member)
-  local seq = tonumber(string.sub(member, 2))
-  return digits(string.byte(member) == CONTROL_MARK and seq - CONTROL_OFFSET or seq)
+  local seq = string.sub(member, 2)
+  return string.byte(member) == CONTROL_MARK and digits(seq - CONTROL_OFFSET) or seq
 end
 
 local function mail_topic(agent, member)
   return (string.byte(member) == CONTROL_MARK and 'control:' or 'chat:') .. agent
 end
 
--- Mail of a lane as a reply, control first: topic, seq, and the entry's fields, or the rest of an erased one, or ''.
-local function mail_reply(agent, lane, limit)
-  local found = {}
-  for _, member in ipairs(call('ZRANGE', prefix .. 'm:' .. lane, 0, limit - 1)) do
-    local topic, seq = mail_topic(agent, member), string.sub(member, 2)
-    local entry = entry_at(topic, seq)
-    found[#found + 1] = {topic, seq, entry and entry[2] or erased_at(topic, seq) or ''}
+-- Mail of each of these lanes (agent, name) as a reply, control first: topic, seq, and the entry's fields, or the rest of
+-- an erased one, or ''.
+local function mail_replies(lanes, limit)
+  local replies, seqs = {}, {} -- seqs by topic
+  local last = digits(limit - 1)
+  for i, lane in ipairs(lanes) do
+    replies[i] = {}
+    for number, member in ipairs(call('ZRANGE', prefix .. 'm:' .. lane.name, '0', last)) do
+      local topic, seq = mail_topic(lane.agent, member), string.sub(member, 2)
+      replies[i][number] = {topic, seq}
+      seqs[topic] = seqs[topic] or {}
+      table.insert(seqs[topic], tonumber(seq))
+    end
   end
-  return found
+  local entries = {}
+  for topic, numbers in pairs(seqs) do
+    entries[topic] = read_entries(topic, numbers)
+  end
+  for _, mail in ipairs(replies) do
+    for _, record in ipairs(mail) do
+      local topic, seq = record[1], record[2]
+      record[3] = entries[topic][tonumber(seq)] or erased_at(topic, seq) or ''
+    end
+  end
+  return replies
 end
 
 -- The owner of a conversation as JSON text, as its head has it; '' if it has none.
@@ -286,7 +303,7 @@ local function pending()
   if call('HGET', owner.key, 'o') ~= owner.token then
     return fenced(owner)
   end
-  return {'done', mail_reply(owner.agent, owner.lane, limit)}
+  return {'done', mail_replies({{agent = owner.agent, name = owner.lane}}, limit)[1]}
 end
 
 local function renew()

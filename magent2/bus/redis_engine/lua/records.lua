@@ -177,6 +177,22 @@ local function entry_at(topic, seq)
   return call('XRANGE', prefix .. 't:' .. topic, '0-' .. seq, '0-' .. seq)[1]
 end
 
+-- The fields of the entries of a topic with these seqs, by seq. Seqs in a row are read with one command.
+local function read_entries(topic, seqs)
+  local fields, first = {}, 1
+  table.sort(seqs)
+  for i = 1, #seqs do
+    if seqs[i + 1] ~= seqs[i] + 1 then
+      local low, high = '0-' .. digits(seqs[first]), '0-' .. digits(seqs[i])
+      for _, entry in ipairs(call('XRANGE', prefix .. 't:' .. topic, low, high)) do
+        fields[tonumber(entry_seq(entry))] = entry[2]
+      end
+      first = i + 1
+    end
+  end
+  return fields
+end
+
 -- --- removing entries
 -- Sorted set `z` of a topic keeps erased records by seq, as 'seq\nat\nid\nmark\nname'.
 local function erased_at(topic, seq)

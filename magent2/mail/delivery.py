@@ -9,13 +9,13 @@ the owner: it goes into a conversation that the principal owns, or starts a new 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import AppendResult, NewRecord, Record
 from magent2.bus.retry import retry_on_conflict
-from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
+from magent2.errors import ConditionFailed, HopsExceeded, IdConflict, TopicDeleted
 from magent2.mail.addressing import addressed_agent, check_envelope, inbox_id, mail_records, name_taken_error
 from magent2.mail.conversation_state import ActiveAgentCache, ConversationState, read_state
 from magent2.mail.headers import (
@@ -39,6 +39,7 @@ from magent2.mail.headers import (
     TRACE,
     WHOLE_LANE,
 )
+from magent2.mail.registration import is_registered, no_conversation, not_registered
 from magent2.models.address import Address, agent_topic, chat_topic, control_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonMapping, JsonScalar
@@ -56,8 +57,8 @@ class SendOptions:
     `with_records`, `with_heads`: written in the same append, for example the event that shows the message.
     `inboxes`: the agents it goes to, if the sender has determined them; `only_if` are the conditions under which they
     are right. By default the recipient of the envelope decides.
-    `activates`: the first agent that a conversation is addressed to becomes its active agent; false for an agent that
-    is not known, whose mail only waits.
+    `activates`: the first agent that a conversation is addressed to becomes its active agent. False for an agent that
+    is not known, whose mail only waits. `None`: the log decides; the agent is known if it is registered.
     `whole`: a stop applies to all mail that waits in the lane, not only to the current run.
     """
 
@@ -73,7 +74,7 @@ class SendOptions:
     inboxes: tuple[str, ...] | None = None
     only_if: tuple[Condition, ...] = ()
     whole: bool = False
-    activates: bool = True
+    activates: bool | None = True
 
     def headers(self) -> dict[str, JsonScalar]:
         if self.hops > HOPS_MAX:
@@ -117,7 +118,7 @@ async def deliver(
 
     A repeat returns the result of the first delivery. With `active_agents`, the first attempt uses the agent in that
     cache instead of reading the log. Raises `ConditionFailed` when the active agent keeps changing, `AddressError`
-    for a bad recipient, and what `read_state` raises.
+    for a bad recipient, and what `read_state` and `is_registered` raise.
     """
     chosen = options or SendOptions()
     recipient = check_envelope(envelope)
@@ -128,13 +129,14 @@ async def deliver(
 
     async def attempt() -> DeliveryResult:
         state = await read_state(log, envelope, chosen.principal)
+        known = await is_registered(log, recipient.name) if chosen.activates is None else chosen.activates
         try:
-            delivered = await attempt_delivery(log, envelope, recipient, state, chosen)
+            delivered = await attempt_delivery(log, envelope, recipient, state, replace(chosen, activates=known))
         except ConditionFailed:
             await _check_conversation_name(log, envelope.conversation_id)
             raise
         if active_agents is not None and envelope.type == "message":
-            active_agents.set(envelope.conversation_id, state.active or (delivered.agent if chosen.activates else None))
+            active_agents.set(envelope.conversation_id, state.active or (delivered.agent if known else None))
         return delivered
 
     return await retry_on_conflict(attempt, f"the active agent of {envelope.conversation_id!r}", "send again")
@@ -143,7 +145,7 @@ async def deliver(
 async def _deliver_by_guess(
     log: Log, envelope: MessageEnvelope, recipient: Address, options: SendOptions, active_agents: ActiveAgentCache
 ) -> DeliveryResult | None:
-    """Try once with the cached active agent.
+    """Try once with the cached active agent. An agent of which it is not known whether it is registered counts as not.
 
     Returns `None` if the guess was wrong, or if the envelope is a repeat to `chat:C`: only the log says which agent
     got the first one.
@@ -154,6 +156,10 @@ async def _deliver_by_guess(
         delivered = await attempt_delivery(log, envelope, recipient, state, options)
     except ConditionFailed:
         return None
+    except TopicDeleted:
+        if options.activates is not None:
+            raise
+        return None  # the inbox may be that of a deleted conversation: then there is no such agent
     except IdConflict:
         if options.principal is None:
             raise
@@ -255,6 +261,9 @@ def mail_append(
         conditions.append(HeadIs(stream_name, ACTIVE_AGENT, state.active))
     if state.guessed:
         conditions.append(HeadIs(stream_name, PAUSED, None))  # if paused, the head must be read to report it
+    if options.activates is None and agent is not None:
+        # An active agent was known once, so it need not be looked up. A conversation may have taken its name since.
+        conditions += no_conversation(agent) if agent == state.active else not_registered(agent)
     if agent is not None and state.active is None and envelope.type == "message" and options.activates:
         fields[ACTIVE_AGENT] = agent
     if options.principal is not None:

@@ -196,3 +196,14 @@ async def test_a_message_to_an_agent_is_not_put_into_the_conversation_of_that_na
 
     assert (status, problem["code"]) == (422, "unknown_agent")
     assert whole_log(bus, "chat:anns") == []
+
+
+async def test_an_agent_cannot_have_the_name_of_a_deleted_conversation(
+    bus: MemoryBus, client: httpx2.AsyncClient
+) -> None:
+    run_sync(bus, create_session, "anns", "user:ann")
+    run_sync(bus, delete_session, "anns")
+
+    status, problem = await say(client, "agent:anns")
+
+    assert (status, problem["code"]) == (422, "unknown_agent")

@@ -20,7 +20,7 @@ from magent2.gateway.problems import Problem, bad_body
 from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import CURSOR_PATTERN, parse_cursor
 from magent2.mail.addressing import name_taken_error
-from magent2.models.address import NAME_MAX_CHARS, NAME_PATTERN, agent_topic, check_name, stream_topic
+from magent2.models.address import NAME_MAX_CHARS, NAME_PATTERN, check_name, stream_topic
 from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
 from magent2.sessions.store import Session
@@ -120,20 +120,19 @@ async def check_new_id(services: Services, conversation: str) -> None:
         raise name_taken_error(conversation)
 
 
-async def is_known_agent(services: Services, name: str) -> bool:
-    """Whether an agent can answer: the roster has it, or a worker has registered it.
+def is_known_agent(services: Services, name: str) -> bool:
+    """Return whether the roster has an agent or a worker serves it. If not, it may still be registered on the log.
 
-    Raises a problem for an agent that only routes, and for the name of a conversation, which no agent can have.
+    Raises a problem for an agent that only routes.
     """
-    names = services.catalogue.names
     check_answers(services, name)
-    if name in names.agents or name in services.presence or not services.has_keys:
-        return True
-    agent, stream = await Log(services.bus).describe(agent_topic(name), stream_topic(name))
-    if not agent.last and (stream.last or stream.head):
-        known = ", ".join(sorted(names.agents - names.routing)) or "none"
-        raise UnknownAgent(f"there is no agent {name[:80]!r}; known agents: {known}")
-    return bool(agent.last)
+    return name in services.catalogue.names.agents or name in services.presence
+
+
+def unknown_agent(services: Services, name: str) -> UnknownAgent:
+    names = services.catalogue.names
+    known = ", ".join(sorted(names.agents - names.routing)) or "none"
+    return UnknownAgent(f"there is no agent {name[:80]!r}; known agents: {known}")
 
 
 def check_answers(services: Services, name: str) -> None:

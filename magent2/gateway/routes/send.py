@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from magent2.errors import Magent2Error
+from magent2.errors import Magent2Error, UnknownAgent
 from magent2.failures import log_failure
 from magent2.gateway.access.auth import check_sender, principal_of
 from magent2.gateway.instrumentation import add_audit_ids
@@ -19,7 +19,7 @@ from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits.http import check_json, check_json_values, read_body
 from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, internal_error, logged_problem
-from magent2.gateway.routes.dependencies import check_new_id, is_known_agent
+from magent2.gateway.routes.dependencies import check_new_id, is_known_agent, unknown_agent
 from magent2.gateway.services import Services, WorkerPresence
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import Address, chat_topic, check_name
@@ -85,24 +85,29 @@ async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:
     # Before the checks, so that the audit line of a refused message says what it was about.
     add_audit_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
     check_message(envelope, services.limits, principal)
+    await check_new_id(services, envelope.conversation_id)
     services.presence.refresh()  # at the same time as the delivery
-    delivered = await services.sessions.post(envelope, await _options(services, envelope, principal))
+    recipient = Address.parse(envelope.recipient)
+    try:
+        delivered = await services.sessions.post(envelope, _options(services, envelope, recipient, principal))
+    except UnknownAgent:
+        raise unknown_agent(services, recipient.name) from None
     await services.presence.refreshed()
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return orjson.dumps(_answer(envelope, delivered, services.presence))
 
 
-async def _options(services: Services, envelope: MessageEnvelope, principal: Principal) -> SendOptions:
-    """Return how to send an envelope. Raises a problem if it cannot start its conversation or reach its agent.
+def _options(services: Services, envelope: MessageEnvelope, recipient: Address, principal: Principal) -> SendOptions:
+    """Return how to send an envelope. Raises a problem for an agent that only routes.
 
     Mail for an agent that is not known waits until the agent is started. It does not become the active agent.
     """
-    await check_new_id(services, envelope.conversation_id)
-    recipient = Address.parse(envelope.recipient)
-    known = True
+    activates: bool | None = True
     if envelope.type == "message" and recipient.kind == "agent":
-        known = await is_known_agent(services, recipient.name)
-    return SendOptions(principal=principal.bound, activates=known)
+        known = is_known_agent(services, recipient.name)
+        # A bus of v1 has no registrations.
+        activates = True if known or not services.has_keys else None
+    return SendOptions(principal=principal.bound, activates=activates)
 
 
 def parse_envelope(body: bytes, principal: Principal) -> MessageEnvelope:

@@ -13,6 +13,8 @@ from magent2.errors import BusUnavailable, StorageFull
 from magent2.gateway.limits import GatewayLimits
 from magent2.mail.registration import register_agent
 from magent2.models.events import UserMessageEvent
+from magent2.sessions.store import create_session, switch_agent
+from tests.support.engine_wrappers import OperationCounter
 from tests.support.flaky_engine import FlakyEngine
 from tests.support.gateway import asgi_client, message
 
@@ -81,6 +83,42 @@ async def test_a_guess_about_the_active_agent_is_checked(bus: MemoryBus, client:
         await elsewhere.post("/send", json=message("second", recipient="chat:one"))
 
     assert [record.payload["content"] for record in bus.read("chat:Ada")] == ["first", "second"]
+
+
+@pytest.mark.parametrize("agent", ["Ada", "nobody"])  # one without a worker, and one that was never started
+async def test_every_message_after_the_first_is_one_exchange_with_the_log(bus: MemoryBus, agent: str) -> None:
+    counter = OperationCounter(bus)
+    async with asgi_client(counter) as client:
+        await client.post("/send", json=message("first", recipient=f"agent:{agent}"))
+        counter.kinds.clear()
+        for text in ("second", "third"):
+            await client.post("/send", json=message(text, recipient=f"agent:{agent}"))
+
+    # The list of live workers is read at most every two seconds, for all messages.
+    assert [kind for kind in counter.kinds if kind != "Workers"] == ["Append", "Append"]
+
+
+async def test_an_agent_that_is_registered_meanwhile_becomes_active(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await client.post("/send", json=message("first", recipient="agent:Bob"))
+    await register_agent(Log(bus), "Bob")
+
+    await client.post("/send", json=message("second", recipient="agent:Bob"))
+
+    (stream,) = await Log(bus).describe("stream:one")
+    assert stream.head["active_agent"] == "Bob"
+
+
+async def test_an_active_agent_whose_name_a_conversation_has_taken_gets_no_mail(
+    bus: MemoryBus, client: httpx2.AsyncClient
+) -> None:
+    await switch_agent(Log(bus), "one", "Bob", "test")  # an agent of a roster that was never started
+    await client.post("/send", json=message("first", recipient="chat:one"))
+    await create_session(Log(bus), "Bob", "user:ann")
+
+    answer = await client.post("/send", json=message("second", recipient="agent:Bob"))
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_agent")
+    assert [record.payload["content"] for record in bus.read("chat:Bob")] == ["first"]
 
 
 async def test_the_event_of_a_message_is_the_one_of_the_contract(bus: MemoryBus, client: httpx2.AsyncClient) -> None:

@@ -53,6 +53,38 @@ class OpenStream(Protocol):
 S = TypeVar("S", bound=OpenStream)
 
 
+class WriteClock:
+    """Ends the streams whose clients have not accepted a write for `max_s`.
+
+    One timer serves the writes of all streams: a timer for each write would take longer than the write.
+    """
+
+    def __init__(self, max_s: float) -> None:
+        self._max_s = max_s
+        self._begun: dict[asyncio.Timeout, float] = {}  # writes in progress by the time limit of their stream, in order
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, stream: asyncio.Timeout) -> None:
+        loop = asyncio.get_running_loop()
+        self._begun[stream] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._max_s, self._check)
+
+    def end(self, stream: asyncio.Timeout) -> None:
+        self._begun.pop(stream, None)
+
+    def _check(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for stream, begun in list(self._begun.items()):
+            left_s = begun + self._max_s - loop.time()
+            if left_s > 0:
+                self._timer = loop.call_later(left_s, self._check)
+                return
+            del self._begun[stream]
+            stream.reschedule(loop.time())
+
+
 class OpenStreams:
     """The readers of a process. One timer serves all heartbeats, so that an idle reader has no timer of its own."""
 
@@ -62,6 +94,7 @@ class OpenStreams:
         share = share or LimitShare()
         self.limits = limits
         self.metrics = metrics
+        self.writes = WriteClock(limits.send_max_s)
         self._bus = bus
         self._access = access
         self._fanouts: dict[FrameFormat, Fanout] = {}
@@ -204,6 +237,7 @@ class EventStream(Response):
         super().__init__()
         self._streams = streams
         self._request = request
+        self._time_limit = asyncio.timeout(None)  # `WriteClock` sets it when a write takes too long
 
     def _enter(self, scope: Scope) -> StreamSource:
         return self._streams.enter(self._request, identity_of(scope))
@@ -212,7 +246,8 @@ class EventStream(Response):
         reader = self._enter(scope)
         disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
         try:
-            await self._stream(reader, send)
+            async with self._time_limit:
+                await self._stream(reader, send)
         except TimeoutError:
             log.info("closed a stream whose client reads too slowly", extra={"topic": self._request.conversation})
             self._streams.metrics.cut_off.inc()
@@ -241,7 +276,8 @@ class EventStream(Response):
             if reader.beat:
                 reader.beat = False
                 await self._write(send, HEARTBEAT)
-            await self._send_new(reader, send)
+            else:
+                await self._send_new(reader, send)
 
     async def _first(self, reader: StreamSource) -> bytes | None:
         """Read before the status is sent: an unavailable bus can still be a 503, a deleted conversation a 204."""
@@ -273,8 +309,11 @@ class EventStream(Response):
             await asyncio.sleep(FOLLOW_RETRY_S)
 
     async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
-        async with asyncio.timeout(self._streams.limits.send_max_s):
+        self._streams.writes.begin(self._time_limit)
+        try:
             await send({"type": "http.response.body", "body": data, "more_body": not last})
+        finally:
+            self._streams.writes.end(self._time_limit)
 
 
 async def _wait_for_disconnect(receive: Receive, reader: StreamSource) -> None:

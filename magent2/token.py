@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from magent2.private_files import create_file, make_folder, narrow
 FILE_NAME = "token"
 TOKEN_BYTES = 24
 TOKEN_MIN_CHARS, TOKEN_MAX_CHARS = 16, 512
+TOKEN = re.compile(rf"[A-Za-z0-9._~-]{{{TOKEN_MIN_CHARS},{TOKEN_MAX_CHARS}}}")
 
 
 def check_token(token: str) -> str:
@@ -28,11 +30,7 @@ def check_token(token: str) -> str:
 
 def is_token(text: str) -> bool:
     """Return whether a text has the form of a token."""
-    return (
-        TOKEN_MIN_CHARS <= len(text) <= TOKEN_MAX_CHARS
-        and text.isascii()
-        and all(char.isalnum() or char in "-_.~" for char in text)
-    )
+    return TOKEN.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class MetricsMiddleware:
 
 def with_security_headers(headers: Iterable[Header]) -> list[Header]:
     combined = [*headers, *SECURITY_HEADERS]
-    return combined if any(name == CONTENT_POLICY[0] for name, _ in combined) else [*combined, CONTENT_POLICY]
+    return combined if CONTENT_POLICY[0] in dict(combined) else [*combined, CONTENT_POLICY]
 
 
 class RequestSpans:

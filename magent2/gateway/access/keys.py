@@ -67,11 +67,11 @@ class KeyCache:
 
     def known(self, text: str) -> Identity | None:
         """Return the identity of a key from the cache, or `None` if the log must be read. Every request calls this."""
+        if not self._is_following:  # so also while no key was ever used
+            return None
         parts = split_credential(text)
         found = self._known.get(parts[0]) if parts is not None else None
         if parts is None or found is None or not found.key.opens(parts[1]) or parts[0] in self._stale:
-            return None
-        if not self._is_following:
             return None
         self._known.move_to_end(parts[0])
         return found.identity

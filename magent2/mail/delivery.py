@@ -9,7 +9,8 @@ the owner: it goes into a conversation that the principal owns, or starts a new 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
@@ -47,9 +48,8 @@ from magent2.models.json_types import JsonMapping, JsonScalar
 HOPS_MAX = 16
 
 
-@dataclass(slots=True)
-class SendOptions:
-    """How to send an envelope. Do not change an instance.
+class SendOptions(NamedTuple):
+    """How to send an envelope. A named tuple, because every message makes several of them.
 
     `principal`: the user or program it is sent for; it must own the conversation. `None` is trusted code, which may
     write anywhere.
@@ -131,7 +131,7 @@ async def deliver(
         state = await read_state(log, envelope, chosen.principal)
         known = await is_registered(log, recipient.name) if chosen.activates is None else chosen.activates
         try:
-            delivered = await attempt_delivery(log, envelope, recipient, state, replace(chosen, activates=known))
+            delivered = await attempt_delivery(log, envelope, recipient, state, chosen._replace(activates=known))
         except ConditionFailed:
             await _check_conversation_name(log, envelope.conversation_id)
             raise

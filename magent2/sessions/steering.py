@@ -9,7 +9,6 @@ inboxes and the delivery.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs
@@ -74,7 +73,7 @@ async def _aim(
     state = await read_state(log, envelope, options.principal)
     history = await history_reader(log, envelope.conversation_id)
     runs = active_runs(history, state.head or {})
-    chosen = replace(options, steer=True)
+    chosen = options._replace(steer=True)
     return state, await _find_targets(log, envelope, recipient, chosen, state, runs, require_active)
 
 
@@ -125,7 +124,7 @@ async def _find_targets(
         known = await log.find(chat_topic(envelope.conversation_id), envelope.id)
         if known is None:
             raise
-    return replace(options, inboxes=targets, only_if=_unchanged(envelope.conversation_id, state))
+    return options._replace(inboxes=targets, only_if=_unchanged(envelope.conversation_id, state))
 
 
 def steer_targets(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from magent2.bus.interface import Engine
@@ -114,8 +114,7 @@ async def post_message(
 def with_user_message(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
     """The options extended by the event that shows the message in the conversation."""
     head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
-    return replace(
-        options,
+    return options._replace(
         with_records=(*options.with_records, user_message_record(envelope, steer)),
         with_heads=(*options.with_heads, head),
     )
@@ -293,7 +292,7 @@ class SessionStore:
             return await send(Log(self.bus), options)
         with self._deliveries.delivery(envelope.id, envelope.recipient, envelope.conversation_id) as trace:
             if trace is not None:
-                options = replace(options or SendOptions(), trace=trace)
+                options = (options or SendOptions())._replace(trace=trace)
             return await send(Log(self.bus), options)
 
     async def steer(

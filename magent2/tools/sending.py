@@ -300,7 +300,7 @@ async def plan_envelope(log: Log, envelope: MessageEnvelope, options: SendOption
     # Plans are made again, so the event has an id and a digest of the send: it is the same event in every plan.
     event = replace(user_message_record(envelope, steer), id=f"shown:{envelope.id}", digest=envelope.id)
     text = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
-    shown = replace(options, with_records=(*options.with_records, event), with_heads=(*options.with_heads, text))
+    shown = options._replace(with_records=(*options.with_records, event), with_heads=(*options.with_heads, text))
     return await plan_steer(log, envelope, shown) if steer else await plan_delivery(log, envelope, shown)
 
 

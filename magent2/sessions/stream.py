@@ -67,7 +67,9 @@ _LIFTED = frozenset(
 )
 
 
-# Where an event has its text and reason, if not in fields of that name
+# Where an event has its agent, text and reason, if not in fields of that name: the agent that continues after a
+# handoff, the status of a session change, the code of an error
+_AGENTS = {"handoff": "target"}
 _TEXTS = {"tool_step": "result_summary", "error": "message"}
 _REASONS = {"session": "status", "error": "code", "tool_step": "error"}
 _LIFTED_FROM = {"tool_step": _LIFTED | {"result_summary", "error"}, "error": _LIFTED | {"message", "code"}}
@@ -114,7 +116,9 @@ def flat_event(session_id: str, record: Record) -> FlatEvent | None:
     if record.erased:
         return None
     payload = record.payload
-    flat = _flat_type(payload)
+    kind = payload.get("event")
+    name = kind if isinstance(kind, str) else ""
+    flat = _flat_type(name, payload)
     return {
         "session_id": session_id,
         "seq": record.seq,
@@ -122,20 +126,19 @@ def flat_event(session_id: str, record: Record) -> FlatEvent | None:
         "message_id": payload.get("message_id"),
         "token_seq": payload.get("index") if flat.type == "token" else None,
         "role": flat.role,
-        "agent_id": _agent_of(payload),
-        "text": _text_of(payload),
+        "agent_id": _text_field(payload, _AGENTS.get(name, "agent")),
+        "text": _text_field(payload, _TEXTS.get(name, "text")),
         "final": flat.final,
-        "reason": _reason_of(payload),
-        "data": _data_of(payload),
+        "reason": _text_field(payload, _REASONS.get(name, "reason")),
+        "data": _data_of(name, payload),
         "timestamp_ms": record.at_ms,
     }
 
 
-def _flat_type(payload: Mapping[str, object]) -> _FlatType:
-    kind = payload.get("event")
+def _flat_type(kind: str, payload: Mapping[str, object]) -> _FlatType:
     if kind == "output" and payload.get(RUN_KIND):
         return _FlatType("output", TOOL, True)
-    if isinstance(kind, str) and kind in _FLAT_TYPES:
+    if kind in _FLAT_TYPES:
         return _FLAT_TYPES[kind]
     if kind == "tool_step":
         return _FlatType("tool_call" if _is_call(payload) else "tool_result", TOOL)
@@ -160,28 +163,15 @@ def _is_call(payload: Mapping[str, object]) -> bool:
     return bool(status == "start")
 
 
-def _agent_of(payload: Mapping[str, object]) -> str | None:
-    """The agent that speaks or acts; for a handoff, the agent that continues."""
-    agent = payload.get("target") if payload.get("event") == "handoff" else payload.get("agent")
-    return agent if isinstance(agent, str) else None
-
-
-def _text_of(payload: Mapping[str, object]) -> str | None:
-    text = payload.get(_TEXTS.get(str(payload.get("event")), "text"))
+def _text_field(payload: Mapping[str, object], name: str) -> str | None:
+    text = payload.get(name)
     return text if isinstance(text, str) else None
 
 
-def _reason_of(payload: Mapping[str, object]) -> str | None:
-    """The reason of a handoff or run, the status of a session change, or the code of an error."""
-    reason = payload.get(_REASONS.get(str(payload.get("event")), "reason"))
-    return reason if isinstance(reason, str) else None
-
-
-def _data_of(payload: Mapping[str, object]) -> dict[str, object]:
+def _data_of(kind: str, payload: Mapping[str, object]) -> dict[str, object]:
     """The remaining fields; for a session change, the changed settings."""
-    kind = payload.get("event")
     if kind == "session":
         data = payload.get("data")
         return dict(data) if isinstance(data, Mapping) else {}
-    lifted = _LIFTED_FROM.get(str(kind), _LIFTED)
+    lifted = _LIFTED_FROM.get(kind, _LIFTED)
     return {name: value for name, value in payload.items() if name not in lifted and value is not None}

@@ -22,7 +22,7 @@ from magent2.gateway.problems import Problem, bad_body, internal_error, logged_p
 from magent2.gateway.routes.dependencies import check_new_id, is_known_agent, unknown_agent
 from magent2.gateway.services import Services, WorkerPresence
 from magent2.mail.delivery import DeliveryResult, SendOptions
-from magent2.models.address import Address, chat_topic, check_name
+from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 
@@ -124,7 +124,7 @@ def parse_envelope(body: bytes, principal: Principal) -> MessageEnvelope:
 
 def check_message(envelope: MessageEnvelope, limits: GatewayLimits, principal: Principal) -> None:
     """Check that a principal may send this message. Raises a problem if not."""
-    check_sender(principal, check_name(envelope.sender, "sender"))
+    check_sender(principal, envelope.sender)
     text = envelope.content or ""
     if envelope.type == "message" and not text.strip():
         raise Problem(422, "blank", "a message needs some text in 'content'")

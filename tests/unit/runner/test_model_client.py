@@ -20,6 +20,7 @@ from typing_extensions import get_type_hints, is_typeddict
 from magent2.runner.model_client import _BY_TYPE, _VARIANTS, UNCONVERTED, ModelClient, _TypedEvent
 from tests.support.model_server import Call, ModelServer, Reply
 
+KEY = "any"
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -102,7 +103,7 @@ def test_the_search_for_renamed_fields_finds_one() -> None:
 async def test_the_body_of_a_request_is_that_of_the_library(extra: dict[str, Any] | None) -> None:
     with ModelServer([Reply("one"), Reply("two")]) as server:
         for kind in (AsyncOpenAI, ModelClient):
-            async with kind(base_url=server.url, api_key="any", max_retries=0) as client:
+            async with kind(base_url=server.url, api_key=KEY, max_retries=0) as client:
                 given: dict[str, Any] = {
                     "input": INPUT,
                     "tools": TOOLS,
@@ -127,7 +128,7 @@ async def test_input_and_tools_are_not_converted(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(responses, "async_maybe_transform", convert)
     with ModelServer([Reply("one")]) as server:
-        client = ModelClient(base_url=server.url, api_key="any", max_retries=0)
+        client = ModelClient(base_url=server.url, api_key=KEY, max_retries=0)
         request = client.responses.with_streaming_response.create(model="m", stream=True, input=INPUT, tools=TOOLS)
         async with client, request as response:
             await response.read()
@@ -162,7 +163,7 @@ async def test_the_events_of_an_answer_are_those_of_the_library(reply: Reply) ->
     answers = []
     with ModelServer([reply, reply]) as server:
         for kind in (AsyncOpenAI, ModelClient):
-            async with kind(base_url=server.url, api_key="any", max_retries=0) as client:
+            async with kind(base_url=server.url, api_key=KEY, max_retries=0) as client:
                 stream = await client.responses.create(model="m", stream=True, input="hello")
                 answers.append([event async for event in stream])
     library, ours = answers

@@ -186,7 +186,6 @@ class SqliteBus(EngineBase):
             reader = self._idle_short_readers.pop()
         except IndexError:
             reader = ShortReadConnection(self._connect_reader(), self._clock, self._boot_id)
-        reader.begin_operation()
         try:
             return self._read_from(reader, operation)
         finally:
@@ -196,11 +195,11 @@ class SqliteBus(EngineBase):
 
     def _read_from(self, reader: ReadConnection, operation: AnyOperation) -> object:
         try:
-            reader.execute("BEGIN")  # one snapshot for all queries of the operation
+            reader.begin()
             try:
                 outcome = READS[type(operation)](reader, operation)
             finally:
-                reader.execute("ROLLBACK")
+                reader.end()
         except sqlite3.Error as error:
             if isinstance(reader, ShortReadConnection) and primary_code(error) == sqlite3.SQLITE_INTERRUPT:
                 raise ReadTooLarge from error

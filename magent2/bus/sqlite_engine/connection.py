@@ -8,6 +8,7 @@ not see the buffer. Topics stay cached between groups until another process has 
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -29,6 +30,7 @@ ROWS_PER_INSERT = 32
 KEYS_PER_LOOKUP = 64
 INSTRUCTIONS_PER_STEP = 1000
 SHORT_READ_STEPS = 8  # an event loop reads for 8,000 instructions: about 500 records or topics, 1 ms
+NO_LIMIT = sys.maxsize  # steps
 SHORT_READ_BYTES = 256 << 10
 SHORT_READ_PAGE = 16  # rows between two looks at their size
 KEYS_ONE_BY_ONE = 4  # up to this many keys, single queries are faster than one query padded to KEYS_PER_LOOKUP
@@ -151,6 +153,13 @@ class ReadConnection:
         self.boot_id = boot_id
         self._salted_hash: blake2b | None = None
 
+    def begin(self) -> None:
+        """Begin a read operation: all its queries see one snapshot."""
+        self.execute("BEGIN")
+
+    def end(self) -> None:
+        self.execute("ROLLBACK")
+
     def anchor(self) -> ClockAnchor | None:
         """Return the last moment at which the log clock was stored; `None` in a log that was never claimed from."""
         row = self.one("SELECT value FROM meta WHERE key = 'clock'")
@@ -222,12 +231,19 @@ class ShortReadConnection(ReadConnection):
         self._steps_left = SHORT_READ_STEPS
         connection.set_progress_handler(self._count_step, INSTRUCTIONS_PER_STEP)
 
-    def begin_operation(self) -> None:
+    def begin(self) -> None:
         self._steps_left = SHORT_READ_STEPS
+        super().begin()
+
+    def end(self) -> None:
+        # SQLite counts the instructions of ROLLBACK too, over all its executions. If it were interrupted, the
+        # transaction would stay open, and every later BEGIN on this connection would fail.
+        self._steps_left = NO_LIMIT
+        super().end()
 
     def _count_step(self) -> bool:
         self._steps_left -= 1
-        return self._steps_left == -1  # true interrupts the query; only once, because the ROLLBACK after it has to run
+        return self._steps_left < 0  # true interrupts the query
 
     def all(self, sql: str, *values: object) -> list[SqlRow]:
         cursor = self.execute(sql, values)

@@ -112,6 +112,10 @@ bench-fairness: redis $(READY) ## measure answers beside a flood of slow runs; t
 bench-history: redis $(READY) ## measure long histories and the memory of a worker; the last line is one JSON object
 	@$(BIN)/python -m bench.history $(ARGS)
 
+.PHONY: bench-growth
+bench-growth: redis $(READY) ## measure what grows with the log; takes ten minutes or more, not part of `make bench`
+	@$(BIN)/python -m bench.growth $(ARGS)
+
 .PHONY: bench-run
 bench-run: redis $(READY) ## measure the service over HTTP; the last line is one JSON object
 	@$(BIN)/python -m bench.run $(ARGS)

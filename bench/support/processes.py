@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,11 +29,15 @@ ONE_ADDRESS = {"MAGENT2_LIMIT_CONNECTIONS_PER_ADDRESS_MAX": str(CONNECTIONS_MAX)
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(*arguments: str, variables: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a Python module for the duration of the `with`. Its stdout is dropped, its stderr is shown."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | ONE_ADDRESS
     child = subprocess.Popen(
-        [sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=kept
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd=ROOT,
+        env=kept | dict(variables or {}),
     )
     try:
         yield child
@@ -47,10 +51,12 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def server(*arguments: str, token: str | None = None, path: str) -> Iterator[Server]:
+def server(
+    *arguments: str, token: str | None = None, path: str, variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """A process that serves HTTP on `--port`, once it answers there."""
     port = free_port()
-    with process(*arguments, "--port", str(port)) as child:
+    with process(*arguments, "--port", str(port), variables=variables) as child:
         found = Server(port, child.pid, token)
         run(_until_up(found, path, child))
         yield found

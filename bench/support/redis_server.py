@@ -84,6 +84,13 @@ def used_bytes(url: str) -> int:
     return int(memory["used_memory"]) - sum(int(memory[name]) for name in buffers)
 
 
+def server_cpu_s(url: str) -> float:
+    """User and system CPU time of the server so far."""
+    with redis.Redis.from_url(url) as client:
+        used = client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
 # --- hand-written code -------------------------------------------------------------------------------------------
 
 

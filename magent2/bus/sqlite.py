@@ -43,6 +43,7 @@ FILE_SUFFIXES = (
 READ_THREADS = 2  # for the long reads of event loops
 
 R = TypeVar("R")
+Reader = TypeVar("Reader", bound=ReadConnection)
 
 
 class SqliteBus(EngineBase):
@@ -176,9 +177,7 @@ class SqliteBus(EngineBase):
         try:
             return self._read_from(reader, operation)
         finally:
-            self._idle_readers.append(reader)
-            if self._closed:  # `close` ran during the read and did not see this connection
-                self._close_idle_readers()
+            self._put_back(reader, self._idle_readers)
 
     def _short_read(self, operation: AnyOperation) -> object:
         """Like `_read`, on the thread of an event loop. Raises `ReadTooLarge` if it takes too long for that."""
@@ -189,9 +188,15 @@ class SqliteBus(EngineBase):
         try:
             return self._read_from(reader, operation)
         finally:
-            self._idle_short_readers.append(reader)
-            if self._closed:
-                self._close_idle_readers()
+            self._put_back(reader, self._idle_short_readers)
+
+    def _put_back(self, reader: Reader, idle: list[Reader]) -> None:
+        if reader.connection.in_transaction:  # its end has failed, and so would every later begin
+            reader.connection.close()
+            return
+        idle.append(reader)
+        if self._closed:  # `close` ran during the read and did not see this connection
+            self._close_idle_readers()
 
     def _read_from(self, reader: ReadConnection, operation: AnyOperation) -> object:
         try:

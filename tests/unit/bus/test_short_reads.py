@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+from magent2.bus.operations import Describe
+from magent2.bus.sqlite import SqliteBus
 from magent2.bus.sqlite_engine.clock import SystemClock
 from magent2.bus.sqlite_engine.connection import (
     INSTRUCTIONS_PER_STEP,
     SHORT_READ_STEPS,
+    ReadConnection,
     ShortReadConnection,
 )
+from magent2.errors import Magent2Error
 
 # A new text each time: SQLite counts the instructions of a statement over all its executions.
 COUNT_TO = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT max(i) FROM n -- {}"
@@ -57,3 +63,24 @@ def test_an_interrupted_read_ends_its_transaction() -> None:
     assert not is_allowed(reader, INSTRUCTIONS_PER_STEP * 100)
 
     assert not reader.connection.in_transaction
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_a_connection_whose_transaction_could_not_be_ended_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_loop: bool
+) -> None:
+    def fail(_reader: ReadConnection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def describe() -> object:
+        operation = Describe(("stream:a",))
+        return asyncio.run(bus.acall(operation)) if in_loop else bus.call(operation)
+
+    bus = SqliteBus(tmp_path / "log.db")
+    with monkeypatch.context() as patched:
+        patched.setattr(ReadConnection, "end", fail)
+        with pytest.raises(Magent2Error):
+            describe()
+
+    assert describe()
+    bus.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from magent2.bus.operations import Settle
 from magent2.tools.chat import chat_send
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import whole_log
+from tests.support.engine_wrappers import OperationCounter
 from tests.support.flaky_engine import FlakyEngine
 from tests.support.journaled_runs import (
     CallbackModel,
@@ -22,6 +24,7 @@ from tests.support.journaled_runs import (
     answers_recorded,
     results_in,
     results_recorded,
+    script_call,
     sorted_history,
     work,
     work_until_crash,
@@ -150,3 +153,26 @@ async def test_the_final_response_is_part_of_the_settling_append() -> None:
     assert isinstance(settle, Settle)
     assert [record.payload["kind"] for record in settle.records if record.topic == "history:one"] == ["answer", "end"]
     bus.close()
+
+
+async def test_a_turn_with_a_tool_costs_two_appends(stage: Stage) -> None:
+    counting = OperationCounter(stage.bus)
+
+    @function_tool
+    async def look_up(n: int) -> str:
+        """Look a number up."""
+        return str(n)
+
+    await work(counting, script_call("look_up", n=1).agent(look_up))
+
+    # The start of the run, the answer with the call, its result, the tokens of the last answer, the end of the run.
+    assert counting.kinds == ["Claim", *["OwnedAppend"] * 4, "Settle"]
+
+
+async def test_an_answer_of_many_tokens_at_once_costs_three_appends_at_most(stage: Stage) -> None:
+    counting = OperationCounter(stage.bus)
+    model = CallbackModel(lambda _: [assistant_message("word " * 200)])
+    await work(counting, Agent(name=AGENT, model=model))
+
+    # The start, and the tokens that were written before the run had ended; then the rest with the end of the run.
+    assert Counter(counting.kinds) in ({"Claim": 1, "OwnedAppend": n, "Settle": 1} for n in (1, 2))

@@ -75,7 +75,8 @@ class LaneWriter:
         self._n = 0
         self._entries: deque[_Entry] = deque()
         self._queued = 0
-        self._pump: asyncio.Task[None] | None = None
+        self._pump: asyncio.Task[None] | None = None  # while an append is in flight
+        self._pump_start: asyncio.Handle | None = None  # while it is about to begin
         self._closing = False
         self._room = asyncio.Event()
         self._room.set()
@@ -158,8 +159,13 @@ class LaneWriter:
             raise WriterClosed(CLOSED)
         self._entries.append(entry)
         self._queued += len(entry.records)
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._run(), name="lane-writer")
+        if self._pump is None and self._pump_start is None:
+            self._pump_start = asyncio.get_running_loop().call_soon(self._start_pump)
+
+    def _start_pump(self) -> None:
+        # Not in `_add`: what a run writes without waiting for anything is one append, also if that is the last one.
+        self._pump_start = None
+        self._pump = asyncio.create_task(self._run(), name="lane-writer")
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -246,6 +252,9 @@ class LaneWriter:
     async def _remaining(self, room_for: int) -> tuple[list[NewRecord], list[SetHead]]:
         """Close, and return what is still queued after the append in flight, as far as one append has room for it."""
         self.close()
+        if self._pump_start is not None:
+            self._pump_start.cancel()
+            self._pump_start = None
         if self._pump is not None:
             await asyncio.wait([self._pump])
         while self._entries and not self._fits_last(room_for):

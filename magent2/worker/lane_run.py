@@ -10,7 +10,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from packaging.version import InvalidVersion, Version
 
@@ -29,7 +31,7 @@ from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
 from magent2.models.address import history_topic
 from magent2.runner.circuit import Circuits
-from magent2.runner.context import RunContext, Steer
+from magent2.runner.context import TALK, RunContext, Steer
 from magent2.sessions.history import (
     RUNS_MAX,
     History,
@@ -57,7 +59,7 @@ from magent2.worker.retry import (
     is_suspect,
     is_transient,
 )
-from magent2.worker.run_events import TALK, RunEvents, RunEventWriter, input_receipt
+from magent2.worker.run_events import RunEvents, RunEventWriter, input_receipt
 from magent2.worker.runner_adapter import Runner, write_run
 from magent2.worker.settlement import LaneSettlement, Outcome
 
@@ -70,11 +72,11 @@ RUN_MAX_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """What all runs of one worker share, and the `waits` of one run."""
+    """What all runs of one worker share."""
 
     histories: HistoryCache
     quarantine: Quarantine = field(default_factory=Quarantine)
-    waits: tuple[WaitHook, ...] = ()  # entered while a tool of a run waits for an answer
+    slot_released: Callable[[str], AbstractAsyncContextManager[None]] | None = None  # for a principal, during a wait
     retry: RetryPolicy = RUN_RETRY
     circuits: Circuits = field(default_factory=Circuits)
     chance: Callable[[], float] = random.random  # spreads the retries of runs that failed together
@@ -153,7 +155,7 @@ class RunAttempt:
             kind=str(headers.get(KIND) or TALK),
             between_turns=self.cancellation.between_turns,
             circuits=self.services.circuits,
-            waits=self.services.waits,
+            waits=self._waits(),
         )
         if (steers := self.steers) is not None:
             context.steers = lambda: self._read_steers(steers, parsed.record.ref)
@@ -169,6 +171,11 @@ class RunAttempt:
         if self.observer is not None:
             self.observed = context.observed = _observe(self.observer, parsed, context)
         return context
+
+    def _waits(self) -> tuple[WaitHook, ...]:
+        """Return what is entered while a tool of the run waits for an answer."""
+        released = self.services.slot_released
+        return () if released is None else (partial(released, self.claimed.principal),)
 
     async def _find_dropped(self, run_id: str, history: History) -> RunRecord | None:
         """Find a run that the history has dropped and whose dead letter was retried. Its input is that of a new run."""
@@ -378,7 +385,8 @@ class LaneRun:
             context = await self._attempt.prepare(plan.parsed, events.run_id)
             if context is None:
                 return await self._settlement.postponed(plan, self._mail.of_run(plan))
-            events = replace(events, attempt=context.attempt)
+            if context.attempt != events.attempt:
+                events = replace(events, attempt=context.attempt)
             if context.run.undecided and (outcome := await self._check_approvals(plan, events, context)) is not None:
                 return outcome
             if is_newer(context.run.release, self._release):

@@ -7,8 +7,6 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
 
 from magent2 import __version__
 from magent2.background import keep_running, log_error
@@ -95,6 +93,7 @@ class WorkerService(LaneHandler[LaneRun]):
         on_change = {} if metrics is None else {"on_change": metrics.set_circuit}
         self._services = RunServices(
             HistoryCache(bus),
+            slot_released=self.lane_loop.slot_released,
             retry=retry,
             circuits=Circuits(retry, circuit_failures, chance, **on_change),
             chance=chance,
@@ -203,13 +202,12 @@ class WorkerService(LaneHandler[LaneRun]):
 
     def create_work(self, lane: ClaimedLane) -> LaneRun:
         runner = self._served.runner_of(lane.owner.agent)
-        release_slot = partial(self.lane_loop.slot_released, lane.principal)
         run = LaneRun(
             self._bus,
             lane,
             runner,
             run_max_s=self.run_max_s,
-            services=replace(self._services, waits=(release_slot,)),
+            services=self._services,
             observer=self._observer,
             release=self._release,
             catch_up=self._steers.catch_up if takes_steers(runner) else None,

@@ -140,12 +140,13 @@ class SetHead:
         check_topic(self.topic)
         if not self.fields:
             raise InvalidInput("SetHead needs at least one field")
-        encode_object(dict(self.fields), "head")
+        encode_object({name: value for name, value in self.fields.items() if value is not None}, "head")
         for name in self.fields:
             _check_field(name)
         texts = {name: "" if value is None else canonical(value) for name, value in self.fields.items()}
-        if head_size(texts) > HEAD_MAX_BYTES:
-            raise HeadTooLarge(head_too_large(self.topic, head_size(texts)))
+        size = head_size(texts)
+        if size > HEAD_MAX_BYTES:
+            raise HeadTooLarge(head_too_large(self.topic, size))
         owner = self.fields.get("owner")
         if owner is not None:
             if not isinstance(owner, str):
@@ -156,7 +157,7 @@ class SetHead:
 
 def head_size(texts: Mapping[str, str]) -> int:
     """Return the size of a head in bytes: names and JSON texts of its fields."""
-    return sum(len(name) + len(text.encode()) for name, text in texts.items())
+    return sum(map(len, texts)) + len("".join(texts.values()).encode())
 
 
 def head_too_large(topic: str, size: int) -> str:
@@ -212,10 +213,14 @@ def merge_heads(heads: Iterable[SetHead]) -> tuple[SetHead, ...]:
     changes = tuple(heads)
     if len(changes) < 2:
         return changes
-    fields: dict[str, dict[str, object]] = {}
+    merged: dict[str, SetHead] = {}
     for head in changes:
-        fields.setdefault(head.topic, {}).update(head.fields)
-    return tuple(SetHead(topic, values) for topic, values in fields.items())
+        earlier = merged.get(head.topic)
+        if earlier is None or earlier.fields.keys() <= head.fields.keys():
+            merged[head.topic] = head
+        else:
+            merged[head.topic] = SetHead(head.topic, {**earlier.fields, **head.fields})
+    return tuple(merged.values())
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -46,14 +46,11 @@ def encode_object(value: object, what: str) -> bytes:
     return text
 
 
-def _refuse_non_finite(value: object, what: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise PayloadError(f"{what} holds {value}, which JSON cannot carry; send null or a string")
-    if isinstance(value, dict):
-        for item in value.values():
-            _refuse_non_finite(item, what)
-    elif isinstance(value, list | tuple):
-        for item in value:
+def _refuse_non_finite(container: dict[str, object] | list[object] | tuple[object, ...], what: str) -> None:
+    for item in container.values() if isinstance(container, dict) else container:
+        if isinstance(item, float) and not math.isfinite(item):
+            raise PayloadError(f"{what} holds {item}, which JSON cannot carry; send null or a string")
+        if isinstance(item, dict | list | tuple):
             _refuse_non_finite(item, what)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ModelRequest: TypeAlias = "str | list[TResponseInputItem]"
 
+TALK = "message"  # the kind of a run that answers a message of the conversation
 TURN_MAX_BYTES = 128 << 10  # of new steers in one request; the rest waits for the next request
 
 
@@ -84,7 +85,7 @@ class RunContext:
     run: RunRecord
     hops: int = 0
     principal: str | None = None
-    kind: str = "message"  # from the mail's header; `tool` and `route` are runs without a conversation with a model
+    kind: str = TALK  # from the mail's header; `tool` and `route` are runs without a conversation with a model
     closing: list[NewRecord] = field(default_factory=list)
     closing_mail: list[MailRef] = field(default_factory=list)
     unfinished: dict[tuple[int, str], Callable[[], Sequence[NewRecord]]] = field(default_factory=dict)

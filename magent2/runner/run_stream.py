@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from magent2.background import log_error
 from magent2.models.envelope import BaseStreamEvent
+from magent2.models.json_types import JsonObject
 
 EVENTS_AHEAD_MAX = 64  # events that a run may be ahead of a reader that iterates on its loop
 QUEUE_MAX = 256  # events that a run may be ahead of a reader in another thread, or a runner's thread of the worker
@@ -32,6 +33,10 @@ class EventSink(Protocol):
 
     def offer(self, event: Event) -> bool:
         """Take the event if there is room for it. Return whether it was taken."""
+        ...
+
+    def offer_token(self, token: JsonObject) -> bool:
+        """`offer` for a token that has all its fields as JSON already. The sink keeps the dict."""
         ...
 
     async def write(self, event: Event) -> None:
@@ -93,6 +98,8 @@ class _QueueSink:
             return False
         self._queue.put_nowait(event)
         return True
+
+    offer_token = offer
 
     async def write(self, event: Event) -> None:
         while not self.offer(event):

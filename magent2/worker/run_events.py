@@ -18,7 +18,8 @@ from magent2.mail.headers import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RU
 from magent2.models.address import stream_topic
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage, RunEvent
-from magent2.models.json_types import storable
+from magent2.models.json_types import JsonObject, storable
+from magent2.runner.context import TALK
 from magent2.runner.event_mapping import short_args
 from magent2.runner.run_stream import Event
 from magent2.sessions.approvals import Approval
@@ -35,7 +36,6 @@ RUN_FAILED, MALFORMED_MAIL, UNKNOWN_COMMAND = "run_failed", "malformed_mail", "u
 USAGE_MAX_CHARS = 512  # the longest usage that the head repeats
 MESSAGE_PARTS = ("token", "output")  # events that get the id of the run's message if the runner names none
 REPLIES = ("output", "message")  # events that reply to the envelope of the run
-TALK = "message"  # the kind of a run that answers a message of the conversation
 
 RunStatus = Literal["started", "finished", "failed", "stopped", "restarted"]
 StopOutcome = Literal["stopped", "too_late", "nothing_to_stop"]
@@ -215,6 +215,17 @@ class RunEventWriter:
             self._writer.put_nowait(*due)
         return True
 
+    def offer_token(self, token: JsonObject) -> bool:
+        """`offer` for a token that has all its fields as JSON already. The record keeps the dict."""
+        if self._writer.full():
+            return False
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._writer.put_nowait(held)
+        self._note_text(token["text"])
+        self._writer.put_nowait(payload_record(token))
+        return True
+
     async def write(self, event: Event) -> None:
         """Write the event, after waiting for room."""
         if due := self._due(event):
@@ -230,12 +241,15 @@ class RunEventWriter:
         due = [record] if held is None else [held, record]
         kind = record.payload.get("event")
         if kind == "token":
-            if not self._pieces and self._observed is not None:
-                self._observed.token_received()
-            self._pieces.append(str(record.payload.get("text", "")))
+            self._note_text(str(record.payload.get("text", "")))
         elif kind == "output":
             self._held, self._output = due.pop(), record.payload
         return due
+
+    def _note_text(self, text: str) -> None:
+        if not self._pieces and self._observed is not None:
+            self._observed.token_received()
+        self._pieces.append(text)
 
     def close(self) -> list[NewRecord]:
         """Return the held output. If the runner gave no output, one is made of its tokens."""

@@ -101,13 +101,13 @@ class Journal:
 
     # --- writes
 
-    def offer(self, event: Event) -> bool:
-        """Write the event if there is room. Return whether it was written; if not, `emit` it."""
+    def offer_token(self, token: JsonObject) -> bool:
+        """Write a complete token event if there is room. Return whether it was written; if not, `emit` it."""
         sink = self._open_sink()
         if self._write_error.done():
             return False
         try:
-            return sink.offer(event)
+            return sink.offer_token(token)
         except Exception as error:  # noqa: BLE001  any error of a write ends the run
             self._write_error.set_result(error)
             return False

@@ -12,9 +12,9 @@ from openai import OpenAIError
 
 from magent2.errors import ModelError
 from magent2.models.envelope import utc_timestamp
-from magent2.models.json_types import encodable
+from magent2.models.json_types import JsonObject, encodable
 from magent2.runner.circuit import Circuit, CircuitCall
-from magent2.runner.context import ModelRequest
+from magent2.runner.context import TALK, ModelRequest
 from magent2.runner.event_mapping import TEXT_DELTA
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import record_sdk_outputs
@@ -116,12 +116,14 @@ class _StreamedResponse:
         self._items: list[TResponseOutputItem] = []
         self._tokens = 0
         self._id_prefix = f"{message_id}:{context.attempt}:"
-        self._fields: dict[str, object] = {
+        self._fields: JsonObject = {
             "event": "token",
             "conversation_id": context.conversation_id,
-            **journal.fields(turn, speaker),
+            **journal.fields(turn, encodable(speaker)),
             "message_id": message_id,
         }
+        if context.kind != TALK:
+            self._fields["run_kind"] = context.kind
 
     async def handle(self, event: TResponseStreamEvent) -> None:
         """Collect the items of the response. Record the response when it is complete."""
@@ -137,11 +139,11 @@ class _StreamedResponse:
         if not text:
             return False
         token = self._token_event(text)
-        if not self._journal.offer(token):
+        if not self._journal.offer_token(token):
             await self._journal.emit(token)
-        return token["index"] == 0
+        return self._tokens == 1
 
-    def _token_event(self, text: str) -> dict[str, object]:
+    def _token_event(self, text: str) -> JsonObject:
         index = self._tokens
         self._tokens = index + 1
         token = self._fields.copy()

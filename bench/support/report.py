@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any, Generic, TypeVar
 
 from magent2.bus.base import EngineBase
+from magent2.loop import tune_garbage_collection
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -237,8 +238,7 @@ class Benchmark(Generic[S]):
         """Measure what was asked for, then print the table and, last, one line of JSON."""
         chosen = self._parser().parse_args()
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-        if chosen.quick:
-            gc.freeze()  # so that garbage collection skips imported objects
+        tune_garbage_collection()  # as every command that serves does
         figures = Figures(self.goals)
         for name, measure in self.parts.items():
             if chosen.only in (None, name) and not skipped(name):

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from magent2.errors import SettingsError
+from magent2.loop import GC_THRESHOLDS
 from magent2.machine import check_system
 
 SOFT, HARD = 200, 900
@@ -39,3 +40,14 @@ def test_a_process_takes_all_open_files_that_it_may_have_and_says_so() -> None:
     assert done.stdout.strip() == f"({HARD}, {HARD}) {HARD - 128}"
     told = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(line["text"], line["limit"], line["hard_limit"]) for line in told] == [("open files", HARD, HARD)]
+
+
+def test_the_garbage_collector_of_a_server_leaves_out_what_is_imported() -> None:
+    program = (
+        "import gc, magent2.loop as loop\nasync def show(): print(gc.get_freeze_count() > 0, gc.get_threshold())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program + "loop.run_on_loop(show())"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == f"True {GC_THRESHOLDS}"

@@ -31,7 +31,7 @@ from magent2.models.principal import Principal
 from magent2.sessions.history import HistoryReader, read_history
 from magent2.sessions.settings import CREATED_ID, ConfigureResult, SessionChange, configure_session
 from magent2.sessions.steering import steer
-from magent2.sessions.stream import event_payload, payload_record, stream_record
+from magent2.sessions.stream import event_payload, stream_record
 from magent2.sessions.subagents import find_subagents
 
 if TYPE_CHECKING:
@@ -111,19 +111,25 @@ async def post_message(
     return await deliver(log, envelope, with_user_message(envelope, chosen), active_agents)
 
 
-def with_user_message(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
+def with_user_message(
+    envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False, record_id: str | None = None
+) -> SendOptions:
     """The options extended by the event that shows the message in the conversation."""
     head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
     return options._replace(
-        with_records=(*options.with_records, user_message_record(envelope, steer)),
+        with_records=(*options.with_records, user_message_record(envelope, steer, record_id)),
         with_heads=(*options.with_heads, head),
     )
 
 
-def user_message_record(envelope: MessageEnvelope, steer: bool = False) -> NewRecord:
-    """The event `UserMessageEvent`, built as JSON because every message has one. A test compares the two."""
+def user_message_record(envelope: MessageEnvelope, steer: bool = False, record_id: str | None = None) -> NewRecord:
+    """The event `UserMessageEvent`, built as JSON because every message has one. A test compares the two.
+
+    Under one `record_id`, all records of the same envelope count as one event.
+    """
     key = envelope.metadata.get(CLIENT_MESSAGE_ID)
-    return payload_record(
+    return NewRecord(
+        stream_topic(envelope.conversation_id),
         {
             "id": str(uuid.uuid4()),
             "conversation_id": envelope.conversation_id,
@@ -135,7 +141,9 @@ def user_message_record(envelope: MessageEnvelope, steer: bool = False) -> NewRe
             "text": envelope.content,
             **({"client_message_id": key} if isinstance(key, str) else {}),
             **({"steer": True} if steer else {}),
-        }
+        },
+        record_id,
+        digest="" if record_id is None else envelope.id,
     )
 
 

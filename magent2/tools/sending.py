@@ -25,18 +25,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
-from magent2.bus.operations import Append, SetHead
+from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.bus.retry import retry_on_conflict
 from magent2.bus.v1_adapter import is_engine
 from magent2.errors import BlockDiverged, ConditionFailed, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
-from magent2.mail.headers import LAST_TEXT
-from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import SendFacts
 from magent2.sessions.steering import plan_steer
-from magent2.sessions.store import short_title, user_message_record
+from magent2.sessions.store import with_user_message
 from magent2.tools.definition import (
     ToolAnswer,
     ToolArguments,
@@ -297,10 +295,8 @@ def refusal_as_conflict() -> Iterator[None]:
 
 async def plan_envelope(log: Log, envelope: MessageEnvelope, options: SendOptions, steer: bool = False) -> Append:
     """The append that delivers an envelope, as mail or as a steer, with the event that shows it in its conversation."""
-    # Plans are made again, so the event has an id and a digest of the send: it is the same event in every plan.
-    event = replace(user_message_record(envelope, steer), id=f"shown:{envelope.id}", digest=envelope.id)
-    text = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
-    shown = options._replace(with_records=(*options.with_records, event), with_heads=(*options.with_heads, text))
+    # Plans are made again, so the event has an id of the send: it is the same event in every plan.
+    shown = with_user_message(envelope, options, steer=steer, record_id=f"shown:{envelope.id}")
     return await plan_steer(log, envelope, shown) if steer else await plan_delivery(log, envelope, shown)
 
 

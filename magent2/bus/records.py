@@ -23,6 +23,7 @@ DRAFT_MAX_CHARS = 256
 ASSIGNED_ID_MARK = "@"  # `@17` is the id of record 17 whose sender gave none
 DIGEST_BYTES = 16
 
+_NUMBERS_AND_CONTAINERS = (float, dict, list, tuple)
 _STRICT_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -48,10 +49,12 @@ def encode_object(value: object, what: str) -> bytes:
 
 def _refuse_non_finite(container: dict[str, object] | list[object] | tuple[object, ...], what: str) -> None:
     for item in container.values() if isinstance(container, dict) else container:
-        if isinstance(item, float) and not math.isfinite(item):
-            raise PayloadError(f"{what} holds {item}, which JSON cannot carry; send null or a string")
-        if isinstance(item, dict | list | tuple):
+        if not isinstance(item, _NUMBERS_AND_CONTAINERS):  # most values are texts
+            continue
+        if not isinstance(item, float):
             _refuse_non_finite(item, what)
+        elif not math.isfinite(item):
+            raise PayloadError(f"{what} holds {item}, which JSON cannot carry; send null or a string")
 
 
 def canonical(value: object) -> str:

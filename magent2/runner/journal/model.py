@@ -176,8 +176,10 @@ def _through(circuit: Circuit) -> Iterator[CircuitCall]:
 def refuse_server_state(settings: ModelSettings, options: Mapping[str, object]) -> None:
     """Refuse conversation state that is kept by the provider: a worker that takes the run over could not replay it."""
     for values in (options, getattr(settings, "extra_args", None), getattr(settings, "extra_body", None)):
+        if not isinstance(values, Mapping):
+            continue
         for name in SERVER_STATE:
-            if isinstance(values, Mapping) and values.get(name):
+            if values.get(name):
                 raise ModelError(
                     f"{name} keeps the conversation at the provider; leave it out, the history is kept here"
                 )

@@ -115,7 +115,7 @@ async def record_sdk_outputs(journal: Journal, request: object, speaker: str) ->
     result of a tool after it was recorded.
     """
     calls = {call["call_id"]: call for call in function_calls(journal.last_output)}
-    for item in request if isinstance(request, list) else ():
+    for item in request if calls and isinstance(request, list) else ():  # without calls, the history is not searched
         if not isinstance(item, Mapping) or item.get("type") != "function_call_output":
             continue
         requested = calls.get(str(item.get("call_id")))

@@ -250,9 +250,8 @@ class HistoryCache:
         if not follows or len(cached.written) + len(written) > READ_ON_MAX:  # folding more would occupy the event loop
             return
         added = sum(len(record.body) + RECORD_COST_BYTES for record in written)
-        self._kept[conversation] = replace(
-            cached, size_bytes=cached.size_bytes + added, written=(*cached.written, *written)
-        )
+        together = (*cached.written, *written)
+        self._kept[conversation] = _Cached(cached.history, cached.size_bytes + added, cached.used_s, together)
         self.size_bytes += added
         self._shrink()
 

@@ -6,6 +6,7 @@ and stops. `RunEventWriter` writes the events that a runner yields.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -16,8 +17,8 @@ from magent2.bus.records import NewRecord, canonical, is_draft_name
 from magent2.errors import PayloadError
 from magent2.mail.headers import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
 from magent2.models.address import stream_topic
-from magent2.models.envelope import OutputEvent
-from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage, RunEvent
+from magent2.models.envelope import OutputEvent, utc_timestamp
+from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage
 from magent2.models.json_types import JsonObject, storable
 from magent2.runner.context import TALK
 from magent2.runner.event_mapping import short_args
@@ -80,26 +81,25 @@ class RunEvents:
             payload.setdefault("reply_to", self.envelope_id)
         if self.kind != TALK:
             payload.setdefault("run_kind", self.kind)
-        try:
-            return payload_record(payload)
-        except PayloadError:
-            return payload_record(storable(payload))
+        return _storable_record(payload)
 
     def output(self, text: str) -> NewRecord:
         return self.event(OutputEvent(conversation_id=self.conversation, text=text))
 
     def run(self, status: RunStatus, reason: str | None = None) -> NewRecord:
-        return stream_record(
-            RunEvent(
-                conversation_id=self.conversation,
-                run_id=self.run_id,
-                attempt=self.attempt,
-                agent=self.agent,
-                status=status,
-                envelope_id=self.envelope_id,
-                reason=reason,
-                run_kind=None if self.kind == TALK else self.kind,
-            )
+        """Return the event `RunEvent`, built as JSON because every run has two. A test compares the two forms."""
+        return _storable_record(
+            {
+                "id": str(uuid.uuid4()),
+                "conversation_id": self.conversation,
+                "created_at": utc_timestamp(),
+                **self.fields,
+                **({} if self.kind == TALK else {"run_kind": self.kind}),
+                "event": "run",
+                "status": status,
+                "envelope_id": self.envelope_id,
+                **({} if reason is None else {"reason": reason}),
+            }
         )
 
     def error(self, message: str, retry_in_s: float | None = None) -> NewRecord:
@@ -151,6 +151,13 @@ class RunEvents:
         if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:
             fields["usage"] = dict(usage)
         return (SetHead(stream_topic(self.conversation), fields),)
+
+
+def _storable_record(payload: JsonObject) -> NewRecord:
+    try:
+        return payload_record(payload)
+    except PayloadError:
+        return payload_record(storable(payload))
 
 
 def mail_error(conversation: str, agent: str, code: str, message: str) -> tuple[NewRecord, ...]:

@@ -111,9 +111,9 @@ def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
     mine.start_worker("boss")
     (child,) = (event["subagent_id"] for event in stream(engine) if event["event"] == "subagent")
     eventually(lambda: kinds(stream(engine, child))[-1] == "stopped" and not engine.call(Lanes("helper")), DEADLINE_S)
+    eventually(lambda: kinds(stream(engine))[-1] == "stopped", DEADLINE_S)  # it may end after its subagent
 
     assert receipts(engine) == [(name, "stopped")]
-    assert kinds(stream(engine))[-1] == "stopped"
     assert [outcome for _, outcome in receipts(engine, child)].count("stopped") == 1
     assert outputs(engine, child) == []
     assert helper.reports_so_far() == []

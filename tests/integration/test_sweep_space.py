@@ -20,7 +20,7 @@ from tests.support.audit import whole_log
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
-ANSWERS, TOKENS = 100, 40
+ANSWERS, TOKENS = 100, 80
 LATER_MS = 10**14
 
 

@@ -24,7 +24,7 @@ def tune_garbage_collection() -> None:
     """Let the garbage collector of a server visit less. Call it when all modules are imported.
 
     What exists now lives as long as the process and is not visited again. New objects are visited later than by
-    default, when most objects of a short run are freed already (decision 51).
+    default, when most objects of a short run are freed already (decision 49).
     """
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -294,8 +294,7 @@ def _take_lanes(db: WriteConnection, operation: Claim, log_ms: int) -> tuple[tup
     alone = len(turns) == 1  # then the order does not matter: who comes later goes to the end
     last_turn = 0 if alone else _last_turn(db, turns)
     slots, over_share = dict(operation.slots), False
-    ready: dict[tuple[str, str], list[int]] = {}  # lanes that were read and not taken yet, first one last
-    all_read: set[tuple[str, str]] = set()  # who has no other lanes than these
+    ready = _ReadyLanes(db)
     served: dict[tuple[str, str], int] = {}
     taken: list[ClaimedLane] = []
     while turns and len(taken) < operation.limit:
@@ -304,25 +303,39 @@ def _take_lanes(db: WriteConnection, operation: Claim, log_ms: int) -> tuple[tup
         if not operation.has_room(principal, slots.get(principal, 0), free):
             over_share = True
             continue
-        who = (agent, principal)
-        lids = ready.get(who)
-        if not lids:
-            page = -(-free // (len(turns) + 1))  # about as many as come to this principal's turn
-            rows = [] if who in all_read else db.all(_FIRST_LANES, agent, principal, page)
-            if not rows:
-                continue
-            if len(rows) < page:
-                all_read.add(who)
-            lids = ready[who] = [lid for (lid,) in reversed(rows)]
-        taken.append(_take(db, operation, agent, principal, lids.pop(), log_ms))
+        page = -(-free // (len(turns) + 1))  # about as many as come to this principal's turn
+        lid = ready.pop_first(agent, principal, page)
+        if lid is None:
+            continue
+        taken.append(_take(db, operation, agent, principal, lid, log_ms))
         slots[principal] = slots.get(principal, 0) + 1
         last_turn += 1
-        served[who] = last_turn
-        heappush(turns, (last_turn, *who))
+        served[agent, principal] = last_turn
+        heappush(turns, (last_turn, agent, principal))
     if not alone:
         moved = [(turn, *who) for who, turn in served.items()]
         db.executemany("UPDATE turns SET turn = ? WHERE agent = ? AND principal = ?", moved)
     return tuple(taken), over_share
+
+
+class _ReadyLanes:
+    """The ready lanes of each agent and principal, read in pages while a claim takes them."""
+
+    def __init__(self, db: WriteConnection) -> None:
+        self._db = db
+        self._read: dict[tuple[str, str], list[int]] = {}  # and not taken yet, first one last
+        self._all_read: set[tuple[str, str]] = set()  # who has no other lanes than these
+
+    def pop_first(self, agent: str, principal: str, page: int) -> int | None:
+        """Return the first lane that was not returned yet; `None` if there is none."""
+        who = (agent, principal)
+        lids = self._read.get(who)
+        if not lids:
+            rows = [] if who in self._all_read else self._db.all(_FIRST_LANES, agent, principal, page)
+            if len(rows) < page:
+                self._all_read.add(who)
+            lids = self._read[who] = [lid for (lid,) in reversed(rows)]
+        return lids.pop() if lids else None
 
 
 def _last_turn(db: WriteConnection, turns: Iterable[tuple[int, str, str]]) -> int:

@@ -7,13 +7,13 @@ import asyncio
 import signal
 
 from bench.support.processes import ECHO_AGENT, SDK_AGENT
-from bench.support.report import run
 from bench.support.worker.sdk_runs import talker
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.gateway.access.auth import Access
 from magent2.gateway.limits import CONNECTIONS_MAX, GatewayLimits
 from magent2.gateway.server import Gateway, listen
+from magent2.loop import run_on_loop
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.service import WorkerService
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="of the gateway; without it there is none, and no echo")
     parser.add_argument("--token")
     chosen = parser.parse_args()
-    run(serve(connect(chosen.bus), chosen))
+    run_on_loop(serve(connect(chosen.bus), chosen))
 
 
 if __name__ == "__main__":

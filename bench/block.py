@@ -11,7 +11,7 @@ from bench.support.block import FULL, QUICK, SENDS, BlockScale, figures_of
 from bench.support.report import Benchmark, Figures, Goal, Pair, shown
 
 GOALS = {
-    "block_ratio": Goal(2.0, at_most=True),
+    "block_ratio": Goal(1.6, at_most=True),
     "held_call_ratio": Goal(4.0, at_most=True),
     "block_memory_growth_mb": Goal(0.5, at_most=True),
 }

@@ -27,15 +27,16 @@ from bench.support.report import FULL, QUICK, Benchmark, Connect, Figures, Goal,
 from magent2.bus.base import EngineBase
 
 GOALS = {
-    "redis_publish_ratio": Goal(0.7),
+    "redis_publish_ratio": Goal(0.9),
     "redis_sync_publish_ratio": Goal(0.75),
     "redis_wake_ratio": Goal(2.0, at_most=True),
     "redis_wake_2000_ratio": Goal(2.0, at_most=True),
     "sqlite_publish_ratio_64": Goal(0.4),
-    "sqlite_publish_ratio_512": Goal(0.6),
+    "sqlite_publish_ratio_512": Goal(0.5),
     "seek_ratio_sqlite": Goal(1.5, at_most=True),
     "seek_ratio_redis": Goal(1.5, at_most=True),
     "lanes_per_s_redis": Goal(8_000),
+    "lanes_per_s_sqlite": Goal(6_000),
 }
 FOLLOWED = "redis_wake_2000_ratio"
 

@@ -18,8 +18,10 @@ from bench.support.worker.held_conversations import held_mb
 from bench.support.worker.sdk_runs import journal_ms_per_turn, sdk_overhead, sdk_overhead_paced
 
 GOALS = {
-    "drain_ratio": Goal(0.3),
-    "sdk_overhead_ratio": Goal(2.0, at_most=True),
+    "drain_ratio": Goal(0.7),
+    "sqlite_drain_per_s": Goal(2_000),
+    "sdk_overhead_ratio": Goal(1.4, at_most=True),
+    "sqlite_sdk_overhead_ratio": Goal(1.6, at_most=True),
     "sdk_overhead_paced_ratio": Goal(1.05, at_most=True),
 }
 WORDS_NOTE = "forty words, so forty tokens a message"

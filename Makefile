@@ -113,7 +113,7 @@ bench-history: redis $(READY) ## measure long histories and the memory of a work
 	@$(BIN)/python -m bench.history $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: redis $(READY) ## measure what grows with the log; takes ten minutes or more, not part of `make bench`
+bench-growth: redis $(READY) ## measure what grows with the log; takes eight minutes, not part of `make bench`
 	@$(BIN)/python -m bench.growth $(ARGS)
 
 .PHONY: bench-run

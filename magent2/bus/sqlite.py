@@ -75,7 +75,7 @@ class SqliteBus(EngineBase):
         self._writer = WriterThread(self._db, self._lock, str(self._path), self._hub.committed)
 
     def _end_process(self, name: str) -> None:
-        self._writer.submit(EndProcess(name), ThreadWaiter())  # nobody waits: it is tried again until it is done
+        self._writer.submit(EndProcess(name), ThreadWaiter())  # not waited for: it is tried again until it is done
 
     def _open(self) -> tuple[FileLock, sqlite3.Connection]:
         make_folder(self._path.parent)

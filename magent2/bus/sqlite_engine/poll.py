@@ -24,15 +24,13 @@ POLL_AFTER_ERROR_S = 1.0
 COMMITS_PAUSE_S = 0.005  # between two polls while others commit: each poll takes the GIL from the event loop
 KILLED_CHECK_S = 1.0  # between two looks for processes that were killed
 LINGER_S = 1.0  # the thread ends this long after the last watch was closed
+KEPT_RECORDS_MAX = 512  # per watch and topic, until they are taken
+KEPT_MAX_BYTES = 256 << 10  # likewise
 
 _CHANGED_SINCE = (
     "SELECT name, version FROM topics WHERE version > ?1"
     " UNION ALL SELECT 'chat:' || agent, version FROM wakes WHERE version > ?1"
 )
-
-
-KEPT_RECORDS_MAX = 512  # per watch and topic, until they are taken
-KEPT_MAX_BYTES = 256 << 10
 
 
 class RecordWatch(LocalWatch):
@@ -50,7 +48,7 @@ class RecordWatch(LocalWatch):
         """Keep the records of one commit. Without any, the topic has changed otherwise and has to be read."""
         with self._lock:
             kept = self._kept.get(topic)
-            if kept is None:  # nobody has taken records: this watch is only waited on
+            if kept is None:  # no records were taken yet: this watch is only waited on
                 return
             kept += [(seq, record, at_ms) for seq, record in records]
             size_bytes = sum(len(record.body) for _, record, _ in kept)
@@ -238,6 +236,7 @@ class CommitPoller:
                 if self._connection.execute(sql, (name,)).fetchone() is None:
                     self._sockets.remove(name)  # its leases have ended, and that is committed
                 else:
+                    log.info("ending the leases of a killed process", extra={"path": self._path, "socket": name})
                     self._end_process(name)
         except Exception as error:  # noqa: BLE001  leases end by themselves too, only later
             cause = str(translate_error(error, self._path))

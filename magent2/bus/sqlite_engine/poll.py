@@ -169,6 +169,7 @@ class CommitPoller:
         self._sockets = sockets
         self._end_process = end_process
         self._killed_check_at = 0.0
+        self._refused: set[str] = set()  # sockets that refused at the last check
         self._socket = self._bind(sockets)
         self._woken = False  # whether a datagram ended the last wait
         self._lock = threading.Lock()
@@ -231,10 +232,15 @@ class CommitPoller:
             return
         self._killed_check_at = now + KILLED_CHECK_S
         try:
-            for name in self._sockets.list_killed():
+            killed = self._sockets.list_killed()
+            refused_before, self._refused = self._refused, set(killed)
+            for name in killed:
                 sql = "SELECT 1 FROM worker_processes WHERE process = ? LIMIT 1"
                 if self._connection.execute(sql, (name,)).fetchone() is None:
-                    self._sockets.remove(name)  # its leases have ended, and that is committed
+                    # Its leases have ended, and that is committed; or it is a process that is starting: a socket
+                    # refuses from the moment its file exists until it is bound. That takes less than a check.
+                    if name in refused_before:
+                        self._sockets.remove(name)
                 else:
                     log.info("ending the leases of a killed process", extra={"path": self._path, "socket": name})
                     self._end_process(name)

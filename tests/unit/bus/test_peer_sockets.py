@@ -113,6 +113,26 @@ def test_the_socket_of_a_killed_process_is_removed(path: Path, opener: Opener) -
         eventually(lambda: not dead.exists())
 
 
+def test_a_socket_that_refuses_once_is_not_removed(path: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may be starting: the file of a socket exists before the socket is bound."""
+    checks: list[str] = []
+
+    with opener().watch([TOPIC]):
+        (starting,) = sockets(path)
+
+        def refuse_once(folder: SocketFolder) -> list[str]:
+            if folder.name == starting.name:
+                return []
+            checks.append(folder.name)
+            return [starting.name] if len(checks) == 1 else []
+
+        monkeypatch.setattr(SocketFolder, "list_killed", refuse_once)
+        with opener().watch([TOPIC]):
+            eventually(lambda: len(checks) >= 2)
+
+        assert starting.exists()
+
+
 def test_a_socket_is_removed_before_it_is_closed(path: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bool, list[str]]] = []
     close = socket.socket.close

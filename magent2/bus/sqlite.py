@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
+from magent2.bus.record_watch import RecordWatch
 from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.sqlite_engine import writer as sqlite_writer
 from magent2.bus.sqlite_engine.clock import Clock, SystemClock, boot_id
@@ -23,9 +24,10 @@ from magent2.bus.sqlite_engine.errors import primary_code, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.bus.sqlite_engine.lanes import EndProcess
 from magent2.bus.sqlite_engine.peer_sockets import FOLDER_SUFFIX
-from magent2.bus.sqlite_engine.poll import PollingHub, RecordWatch
+from magent2.bus.sqlite_engine.poll import PollingHub
 from magent2.bus.sqlite_engine.schema import MIGRATIONS, connect, prepare_file, write_backup
-from magent2.bus.sqlite_engine.writer import ThreadWaiter, WriterThread
+from magent2.bus.sqlite_engine.writer import WriterThread
+from magent2.bus.waiters import ThreadWaiter
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, InvalidInput
 from magent2.private_files import create_if_missing, make_folder, narrow

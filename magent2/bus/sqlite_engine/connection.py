@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from magent2.bus.operations import AnyOperation, Write
+from magent2.bus.record_watch import Changes
 from magent2.bus.records import NewRecord, canonical, decode_object
 from magent2.bus.scrub import ScrubState
 from magent2.bus.sqlite_engine.clock import WALL_DRIFT_MS, Clock, ClockAnchor
@@ -129,17 +130,6 @@ class KnownId(NamedTuple):
     seq: int
     digest: str
     answer: tuple[int, ...]
-
-
-class Changes(NamedTuple):
-    """What a group of operations has changed, for watches."""
-
-    topics: set[str]
-    listed: set[str]  # those that were created or deleted or whose head was set
-    version: int  # other processes ask for the topics that changed after a number they have seen
-    appended: Sequence[tuple[int, NewRecord]]  # seqs and records
-    at_ms: int
-    erased: bool  # whether content of earlier records was removed
 
 
 class ReadConnection:

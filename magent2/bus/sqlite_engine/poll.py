@@ -6,14 +6,13 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from magent2.bus.records import NewRecord, Record
-from magent2.bus.sqlite_engine.connection import Changes
+from magent2.bus.record_watch import Changes, RecordHub
 from magent2.bus.sqlite_engine.errors import translate_error
 from magent2.bus.sqlite_engine.peer_sockets import CommitSocket, SocketFolder
-from magent2.bus.watch import LocalWatch, WatchHub
+from magent2.bus.watch import LocalWatch
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +23,6 @@ POLL_AFTER_ERROR_S = 1.0
 COMMITS_PAUSE_S = 0.005  # between two polls while others commit: each poll takes the GIL from the event loop
 KILLED_CHECK_S = 1.0  # between two looks for processes that were killed
 LINGER_S = 1.0  # the thread ends this long after the last watch was closed
-KEPT_RECORDS_MAX = 512  # per watch and topic, until they are taken
-KEPT_MAX_BYTES = 256 << 10  # likewise
 
 _CHANGED_SINCE = (
     "SELECT name, version FROM topics WHERE version > ?1"
@@ -33,49 +30,7 @@ _CHANGED_SINCE = (
 )
 
 
-class RecordWatch(LocalWatch):
-    """A watch that keeps the records that this process appends to a topic, from the first `take` to the next.
-
-    A reader at the end of a topic needs no read of its own then. Records are missing where another process has written
-    or where too many were appended; their seqs show it, and the reader reads the log.
-    """
-
-    def __init__(self, hub: WatchHub) -> None:
-        super().__init__(hub)
-        self._kept: dict[str, list[tuple[int, NewRecord, int]]] = {}
-
-    def keep(self, topic: str, records: Sequence[tuple[int, NewRecord]], at_ms: int) -> None:
-        """Keep the records of one commit. Without any, the topic has changed otherwise and has to be read."""
-        with self._lock:
-            kept = self._kept.get(topic)
-            if kept is None:  # no records were taken yet: this watch is only waited on
-                return
-            kept += [(seq, record, at_ms) for seq, record in records]
-            size_bytes = sum(len(record.body) for _, record, _ in kept)
-            if not records or len(kept) > KEPT_RECORDS_MAX or size_bytes > KEPT_MAX_BYTES:
-                kept.clear()
-
-    def take(self, topic: str) -> list[Record]:
-        """Return the records of a topic that were kept since the last call."""
-        with self._lock:
-            kept = self._kept.get(topic, ())
-            if topic in self._topics:
-                self._kept[topic] = []
-        return [record.as_read(seq, at_ms) for seq, record, at_ms in kept]
-
-    def drop_kept(self) -> None:
-        with self._lock:
-            for kept in self._kept.values():
-                kept.clear()
-
-    def discard(self, *topics: str) -> None:
-        super().discard(*topics)
-        with self._lock:
-            for topic in topics:
-                self._kept.pop(topic, None)
-
-
-class PollingHub(WatchHub):
+class PollingHub(RecordHub):
     """A hub that also notifies of commits by other processes."""
 
     def __init__(
@@ -89,48 +44,17 @@ class PollingHub(WatchHub):
         self._starting = threading.Lock()
         self._poller: CommitPoller | None = None
 
-    def watch(self, topics: Iterable[str] = ()) -> RecordWatch:
-        watch = RecordWatch(self)
-        watch.add(*topics)
-        return watch
-
     def committed(self, changes: Changes) -> None:
         """Notify of a commit by this process, and exclude it from the next poll. Tell the other processes of it."""
         poller = self._poller
         if poller is not None:
             poller.own.add(changes.version)
-        if self._watches:  # read without the lock, as in `notify`
-            self._hand_over(changes)
-            self.notify(changes.topics, changes.listed)
+        self.hand_over(changes)
         self._sockets.wake_others()
 
     def process_name(self) -> str:
         """Return the name by which other processes find out that this one was killed; empty if they cannot."""
         return self._sockets.name
-
-    def _hand_over(self, changes: Changes) -> None:
-        """Give the appended records to the watches of their topics, before these are woken."""
-        if changes.erased:
-            self.drop_kept()
-            return
-        appended: dict[str, list[tuple[int, NewRecord]]]
-        appended = {topic: [] for topic in changes.topics if topic in self._watches}
-        for seq, record in changes.appended:
-            if record.topic in appended:
-                appended[record.topic].append((seq, record))
-        with self._lock:
-            keepers = [(watch, topic) for topic in appended for watch in self._watches.get(topic, ())]
-        for watch, topic in keepers:
-            if isinstance(watch, RecordWatch):
-                watch.keep(topic, appended[topic], changes.at_ms)
-
-    def drop_kept(self) -> None:
-        """Make all readers read the log: the content of records that their watches keep may have been erased."""
-        with self._lock:
-            watches = {watch for watches in self._watches.values() for watch in watches}
-        for watch in watches:
-            if isinstance(watch, RecordWatch):
-                watch.drop_kept()
 
     def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         with self._starting:

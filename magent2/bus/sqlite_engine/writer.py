@@ -20,12 +20,14 @@ from typing import TypeAlias
 
 from magent2.background import log_error
 from magent2.bus.operations import AnyOperation, Claim, Renew, Scrub
+from magent2.bus.record_watch import Changes
 from magent2.bus.scrub import SCRUB_CHECK_S, SCRUB_DELAY_S, SCRUB_RETRY_S, ScrubState
-from magent2.bus.sqlite_engine.connection import Changes, WriteConnection
+from magent2.bus.sqlite_engine.connection import WriteConnection
 from magent2.bus.sqlite_engine.dispatch import run_group
 from magent2.bus.sqlite_engine.errors import is_busy, translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.bus.sqlite_engine.schema import BUSY_TIMEOUT_MS, transaction
+from magent2.bus.waiters import LoopBatches, QueuedOperation, Waiter, finish_all
 from magent2.errors import BusUnavailable, InvalidInput
 
 log = logging.getLogger(__name__)
@@ -58,32 +60,6 @@ def lock_held_message(path: str) -> str:
     return f"another process has held the lock of {path} for {LOCK_WAIT_MAX_S:g} s; resume or end it, then try again"
 
 
-class ThreadWaiter:
-    """Hands one outcome to a blocked thread. A bare lock is faster than an Event or a concurrent Future."""
-
-    __slots__ = ("_finished", "_lock", "outcome")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._finished = False
-        self.outcome: object = None
-
-    def done(self) -> bool:
-        return self._finished
-
-    def finish(self, outcome: object) -> None:
-        self.outcome = outcome
-        self._finished = True
-        self._lock.release()
-
-    def wait(self) -> object:
-        self._lock.acquire()
-        return self.outcome
-
-
-Waiter: TypeAlias = ThreadWaiter | asyncio.Future[object]
-QueuedOperation: TypeAlias = tuple[AnyOperation, Waiter]
 Notify: TypeAlias = Callable[[Changes], None]
 
 
@@ -102,7 +78,7 @@ class WriterThread:
         self._page_bytes = int(self._connection.execute("PRAGMA page_size").fetchone()[0])
         self._wal = WalSize(f"{path}-wal", self._page_bytes, WAL_MAX_BYTES)
         self._queue: deque[QueuedOperation] = deque()
-        self._batches: dict[asyncio.AbstractEventLoop, list[QueuedOperation]] = {}
+        self._batches = LoopBatches(self.submit_all)
         self._wake = threading.Event()
         self._idle = False
         self._closing = False
@@ -125,25 +101,10 @@ class WriterThread:
         self._wake_thread()
 
     def submit_soon(self, operation: AnyOperation, loop: asyncio.AbstractEventLoop) -> asyncio.Future[object]:
-        """Submit an operation at the end of this iteration of the event loop, together with those of other tasks.
+        """Submit an operation together with those of other tasks: see `LoopBatches`."""
+        return self._batches.submit(operation, loop)
 
-        Submitted at once, the first one would wake the writer thread, which would then compete with the loop for the
-        GIL while the other tasks still make their operations. The group would be small and the loop slow.
-        """
-        future: asyncio.Future[object] = loop.create_future()
-        batch = self._batches.get(loop)
-        if batch is None:
-            self._batches[loop] = [(operation, future)]
-            loop.call_soon(self.submit_batch, loop)
-        else:
-            batch.append((operation, future))
-        return future
-
-    def submit_batch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Submit the operations that `submit_soon` has collected. Runs on the thread of the loop."""
-        batch = self._batches.pop(loop, None)
-        if batch is None:
-            return
+    def submit_all(self, batch: Sequence[QueuedOperation]) -> None:
         if not self._thread.is_alive():  # the bus was closed from another thread meanwhile
             finish_all([waiter for _, waiter in batch], [InvalidInput(closed_message(self._path)) for _ in batch])
             return
@@ -159,8 +120,7 @@ class WriterThread:
 
     def close(self) -> bool:
         """Run the queued operations, then stop. Return False if the thread still waits for the file lock."""
-        with suppress(RuntimeError):  # raised when no event loop runs on this thread
-            self.submit_batch(asyncio.get_running_loop())
+        self._batches.flush()
         self._vacuum_until = time.monotonic() + VACUUM_AT_CLOSE_MAX_S
         self._closing = True
         self._wake.set()
@@ -494,28 +454,3 @@ class WalSize:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
-
-
-def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[object]) -> None:
-    """Hand each outcome to its waiter. Each event loop is woken once, for all of its waiters."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[object], object]]] = {}
-    for waiter, outcome in zip(waiters, outcomes, strict=True):
-        if isinstance(waiter, ThreadWaiter):
-            waiter.finish(outcome)
-        else:
-            loops.setdefault(waiter.get_loop(), []).append((waiter, outcome))
-    for loop, pairs in loops.items():
-        try:
-            loop.call_soon_threadsafe(_finish_futures, pairs)
-        except RuntimeError:  # the loop was closed, and its tasks with it
-            log.info("event loop was closed before its operations ended", extra={"operations": len(pairs)})
-
-
-def _finish_futures(pairs: list[tuple[asyncio.Future[object], object]]) -> None:
-    for future, outcome in pairs:
-        if future.done():  # cancelled
-            continue
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from magent2.bus.operations import Append, Delete, Erase, PutBlob, Trim
+from magent2.bus.record_watch import KEPT_MAX_BYTES, KEPT_RECORDS_MAX, RecordWatch
 from magent2.bus.records import NewRecord, Page
 from magent2.bus.sqlite import SqliteBus
-from magent2.bus.sqlite_engine.poll import KEPT_MAX_BYTES, KEPT_RECORDS_MAX, RecordWatch
 from magent2.bus.watch import Watch
 from magent2.errors import UnknownCursor
 from tests.support.waiting import DEADLINE_S

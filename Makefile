@@ -1,6 +1,7 @@
 # Every target installs what it needs. Python 3.11 or newer and make are enough.
 #   make test ARGS="-k lanes"   passes arguments to pytest
-#   make test SKIP=redis,nginx  skips the tests that need Redis or nginx; SKIP=browser skips those of the page
+#   make test SKIP=redis,nginx  skips the tests that need Redis or nginx; SKIP=postgres skips those that need PostgreSQL,
+#                               SKIP=browser those of the page
 #   make test JOBS=8            runs the tests in eight processes
 #   make test ORDER=7           runs the tests in another order and with other generated values, the same for each number
 #   make run ARGS="--port 9000" passes arguments to `magent2 serve`
@@ -64,16 +65,16 @@ page-types: $(PAGE_TOOLS) ## generate the page's types from the OpenAPI document
 	@scripts/page-types
 
 .PHONY: test
-test: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests
+test: redis postgres nginx browser $(READY) $(TESTED_PAGE) ## run the tests
 	@$(PYTEST) $(ARGS)
 
 .PHONY: cover
-cover: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests with coverage; takes about 1.5 times as long
+cover: redis postgres nginx browser $(READY) $(TESTED_PAGE) ## run the tests with coverage; takes about 1.5 times as long
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
 	@$(PYTEST) $(COVERAGE) $(ARGS)
 
 .PHONY: soak
-soak: redis nginx browser $(READY) $(TESTED_PAGE) ## run the long tests, including those with a small local model
+soak: redis postgres nginx browser $(READY) $(TESTED_PAGE) ## run the long tests, including those with a small local model
 	@scripts/uv sync --frozen --quiet --extra local
 	@ORDER=$(or $(ORDER),$(shell date +%s)) $(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(SEED) $(ARGS)
 
@@ -97,35 +98,35 @@ fmt: $(READY) ## format the code and fix what can be fixed automatically
 bench: bench-bus bench-worker bench-fairness bench-history bench-run bench-api bench-steer bench-block bench-page ## run all benchmarks
 
 .PHONY: bench-bus
-bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
+bench-bus: redis postgres $(READY) ## measure the log; the last line is one JSON object
 	@$(BIN)/python -m bench.bus $(ARGS)
 
 .PHONY: bench-worker
-bench-worker: redis $(READY) ## measure the worker; the last line is one JSON object
+bench-worker: redis postgres $(READY) ## measure the worker; the last line is one JSON object
 	@$(BIN)/python -m bench.worker $(ARGS)
 
 .PHONY: bench-fairness
-bench-fairness: redis $(READY) ## measure answers beside a flood of slow runs; the last line is one JSON object
+bench-fairness: redis postgres $(READY) ## measure answers beside a flood of slow runs; the last line is one JSON object
 	@$(BIN)/python -m bench.fairness $(ARGS)
 
 .PHONY: bench-history
-bench-history: redis $(READY) ## measure long histories and the memory of a worker; the last line is one JSON object
+bench-history: redis postgres $(READY) ## measure long histories and the memory of a worker; the last line is one JSON object
 	@$(BIN)/python -m bench.history $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: redis $(READY) ## measure what grows with the log; takes eight minutes, not part of `make bench`
+bench-growth: redis postgres $(READY) ## measure what grows with the log; takes eight minutes, not part of `make bench`
 	@$(BIN)/python -m bench.growth $(ARGS)
 
 .PHONY: bench-run
-bench-run: redis $(READY) ## measure the service over HTTP; the last line is one JSON object
+bench-run: redis postgres $(READY) ## measure the service over HTTP; the last line is one JSON object
 	@$(BIN)/python -m bench.run $(ARGS)
 
 .PHONY: bench-api
-bench-api: redis $(READY) ## measure the session API and its access checks; the last line is one JSON object
+bench-api: redis postgres $(READY) ## measure the session API and its access checks; the last line is one JSON object
 	@$(BIN)/python -m bench.api $(ARGS)
 
 .PHONY: bench-steer
-bench-steer: redis $(READY) ## measure steering; the last line is one JSON object
+bench-steer: redis postgres $(READY) ## measure steering; the last line is one JSON object
 	@$(BIN)/python -m bench.steer $(ARGS)
 
 .PHONY: bench-page
@@ -169,8 +170,8 @@ clean: ## remove everything that these commands created
 	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist web/node_modules magent2/web
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: redis nginx browser
-redis nginx browser:
+.PHONY: redis postgres nginx browser
+redis postgres nginx browser:
 	@scripts/ensure $@
 
 $(PAGE_TOOLS): web/package.json web/package-lock.json | $(READY)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.postgres_server import FAST, PostgresServer, Schemas
 from tests.support.redis_server import RedisServer, skip_if_left_out
 
 # A shell that starts the tests in the background makes them ignore SIGINT, and every child inherits that. The tests of
@@ -83,3 +84,20 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server per test process and session; tests are separated by schema. A crash of the machine may lose data."""
+    server = PostgresServer(FAST)
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres_schemas(postgres_server: PostgresServer) -> Iterator[Schemas]:
+    """Addresses of logs on the shared server; their schemas are dropped after the test."""
+    schemas = Schemas(postgres_server)
+    yield schemas
+    schemas.drop()

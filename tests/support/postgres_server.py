@@ -1,0 +1,266 @@
+"""A PostgreSQL server for tests, with a database cluster and a port of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.support.forked_processes import ROOT
+from tests.support.ports import quiet_port
+from tests.support.waiting import eventually
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 30.0
+DROP_DEADLINE_S = 30.0
+LOG_SHOWN_CHARACTERS = 8000
+MISSING = (
+    "found no PostgreSQL 15 or newer; `scripts/ensure postgres` installs it or explains how, "
+    "SKIP=postgres leaves these tests out"
+)
+
+ADMIN = "postgres"  # the superuser, and the database that every cluster has
+ROLE = "magent2"  # an ordinary role and its database: the engine must need no more
+
+# Small and loopback only. There is no Unix socket: its path may be too long, or in a folder of another user.
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "16MB",
+    "dynamic_shared_memory_type": "mmap",  # files in the cluster: what a killed server leaves is removed with it
+    "log_line_prefix": "%m [%p] %a ",
+}
+# For tests that never crash the machine or the server.
+FAST = {"fsync": "off", "full_page_writes": "off"}
+
+
+def skip_if_left_out() -> None:
+    if "postgres" in os.environ.get("SKIP", "").split(","):
+        pytest.skip("SKIP=postgres leaves the PostgreSQL tests out")
+
+
+def find_postgres() -> Path:
+    """Return the folder with the programs of PostgreSQL; skip the test if they are left out on purpose."""
+    skip_if_left_out()
+    found = subprocess.run([ROOT / "scripts" / "postgres-bin"], stdout=subprocess.PIPE, text=True, check=False)
+    if found.returncode:
+        pytest.fail(MISSING)
+    return Path(found.stdout.strip())
+
+
+class PostgresServer:
+    """A cluster and its server process. Without `settings`, an acknowledged commit survives a crash of the machine.
+
+    PostgreSQL refuses to run as root. If the tests do, the server runs as `postgres` or `nobody`.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.programs = find_postgres()
+        self.port = quiet_port()
+        self.settings = {**SETTINGS, **(settings or {}), "port": str(self.port)}
+        self._user = _server_user()
+        self.folder = _new_folder(self._user)
+        self.data = self.folder / "data"
+        self.log = self.folder / "postgres.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._alive = -1  # the end of a pipe: readable when the server and all of its children have ended
+
+    @property
+    def url(self) -> str:
+        """The address of an empty database, for a role that owns it and may do nothing else."""
+        return f"postgresql://{ROLE}@127.0.0.1:{self.port}/{ROLE}"
+
+    @property
+    def admin_url(self) -> str:
+        """The address for the superuser."""
+        return f"postgresql://{ADMIN}@127.0.0.1:{self.port}/{ROLE}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start the server first"
+        return self._process.pid
+
+    def create(self) -> None:
+        """Make the cluster. `start` does it if there is none."""
+        # Text is ordered as people expect it, not by byte, because that is how databases are usually made: an engine
+        # that needs the order of bytes must say so.
+        order = ("--encoding=UTF8", "--locale=C", "--locale-provider=icu", "--icu-locale=en")
+        self._run("initdb", "-D", str(self.data), "-U", ADMIN, "--auth=trust", "--no-sync", *order)
+        statements = f"CREATE ROLE {ROLE} LOGIN\nCREATE DATABASE {ROLE} OWNER {ROLE}\n"
+        self._run("postgres", "--single", "-D", str(self.data), "-c", "fsync=off", ADMIN, given=statements)
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections, also after a crash."""
+        assert self._process is None, "the server runs already"
+        if not self.data.exists():
+            self.create()
+        options = [option for name, value in self.settings.items() for option in ("-c", f"{name}={value}")]
+        self._alive, held = os.pipe()
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.data, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                env=_environment(),
+                pass_fds=(held,),  # every child inherits it
+                user=self._user,
+                group=_group(self._user),
+                extra_groups=None if self._user is None else [],
+            )
+        os.close(held)
+        eventually(self._accepts, START_DEADLINE_S)
+
+    def _accepts(self) -> bool:
+        return self._status() in {"ready", "standby"}
+
+    def _status(self) -> str:
+        """What the server says about itself in its lock file; empty while the file is that of an earlier process."""
+        assert self._process is not None, "start the server first"
+        if self._process.poll() is not None:
+            pytest.fail(f"postgres ended:\n{self.tail()}")
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return ""
+        return lines[7].strip() if len(lines) > 7 and lines[0] == str(self.pid) else ""
+
+    def stop(self) -> None:
+        """Stop the server after a checkpoint; open connections are cut."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill the server and all of its children with SIGKILL."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGSTOP)  # it starts no child and reacts to no death from here on
+        for child in _children(self.pid):
+            os.kill(child, signal.SIGKILL)
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start the server again on the same data and port. It recovers if it was killed."""
+        self.stop()
+        self.start()
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        self._process.wait(STOP_DEADLINE_S)
+        # Children may outlive the server for a moment, and a new server refuses to start beside them.
+        ended, _, _ = select.select([self._alive], [], [], STOP_DEADLINE_S)
+        os.close(self._alive)
+        self._process = None
+        assert ended, f"children of the server still run after {STOP_DEADLINE_S:g} s:\n{self.tail()}"
+
+    def remove(self) -> None:
+        """Stop the server and remove its cluster; nothing happens the second time."""
+        self.stop()
+        if not self.folder.exists():
+            return
+        self._remove_shared_memory()
+        shutil.rmtree(self.folder)
+
+    def _remove_shared_memory(self) -> None:
+        """Remove the segment that marks a cluster as in use. A killed server leaves it, and its number, in its file."""
+        lock = self.data / "postmaster.pid"
+        if lock.exists() and (segment := lock.read_text().splitlines()[6].split()):
+            subprocess.run(["ipcrm", "-m", segment[1]], check=True)
+
+    def drop_schema(self, name: str) -> None:
+        """Drop a schema and all that is in it, if it exists."""
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("SET lock_timeout = {}").format(f"{DROP_DEADLINE_S:g}s"))
+            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+
+    def tail(self) -> str:
+        """The end of the server's log."""
+        return self.log.read_text(errors="replace")[-LOG_SHOWN_CHARACTERS:] if self.log.exists() else ""
+
+    def _run(self, program: str, *options: str, given: str = "") -> None:
+        """Run a program of PostgreSQL as the server's user; fail the test with its output if it fails."""
+        done = subprocess.run(
+            [self.programs / program, *options],
+            input=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=_environment(),
+            check=False,
+            user=self._user,
+            group=_group(self._user),
+            extra_groups=None if self._user is None else [],
+        )
+        if done.returncode:
+            pytest.fail(f"{program} failed:\n{done.stdout}\n{self.tail()}")
+
+
+class Schemas:
+    """Addresses of new logs on a shared server, each in a schema of its own."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._names: list[str] = []
+
+    def new_url(self) -> str:
+        name = f"t{uuid.uuid4().hex}"
+        self._names.append(name)
+        return f"{self._server.url}?prefix={name}"
+
+    def drop(self) -> None:
+        while self._names:
+            self._server.drop_schema(self._names.pop())
+
+
+def _server_user() -> str | None:
+    """Return the user of the server, or None for the user of the tests."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def _group(user: str | None) -> int | None:
+    return None if user is None else pwd.getpwnam(user).pw_gid
+
+
+def _new_folder(user: str | None) -> Path:
+    """Make a folder for the server's user. pytest's folders are closed to all users but that of the tests."""
+    if user is None:
+        return Path(tempfile.mkdtemp(prefix="postgres-"))
+    places = [Path(place) for place in (tempfile.gettempdir(), "/dev/shm", "/tmp") if Path(place).is_dir()]
+    open_places = [place for place in places if all(part.stat().st_mode & 0o001 for part in (place, *place.parents))]
+    assert open_places, f"user {user} can reach none of {places}; set TMPDIR to a folder that it can reach"
+    folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=open_places[0]))
+    shutil.chown(folder, user, _group(user))
+    return folder
+
+
+def _environment() -> dict[str, str]:
+    """Variables without those that change what the programs do, and with messages in English."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
+    return {**kept, "LC_ALL": "C"}
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    if listed.exists():
+        return [int(child) for child in listed.read_text().split()]
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True, check=True).stdout
+    pairs = (line.split() for line in table.splitlines())
+    return [int(child) for child, parent in pairs if int(parent) == pid]

@@ -89,10 +89,9 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server per test process and session; tests are separated by schema. A crash of the machine may lose data."""
-    server = PostgresServer(FAST)
-    server.start()
-    yield server
-    server.remove()
+    with PostgresServer(FAST) as server:
+        server.start()
+        yield server
 
 
 @pytest.fixture

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
 
-from tests.support.postgres_server import PostgresServer, Schemas
+from tests.support.certificates import make_certificate
+from tests.support.postgres_server import PostgresPair, PostgresServer, Schemas
+from tests.support.waiting import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    server.start()
-    yield server
-    server.remove()
+    with PostgresServer() as server:
+        server.start()
+        yield server
 
 
-def numbers(server: PostgresServer) -> list[int]:
+@pytest.fixture
+def pair() -> Iterator[PostgresPair]:
+    with PostgresPair() as pair:
+        pair.start()
+        yield pair
+
+
+def numbers(server: PostgresServer | PostgresPair) -> list[int]:
     with psycopg.connect(server.url) as connection:
         return [row[0] for row in connection.execute("SELECT number FROM numbers ORDER BY number")]
 
@@ -31,7 +41,7 @@ def ended(pid: int) -> bool:
     """Whether a process has ended, also if nobody has asked for its exit code."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
@@ -44,16 +54,30 @@ def test_a_killed_server_comes_back_with_what_was_committed(server: PostgresServ
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE TABLE numbers (number int)")
         connection.execute("INSERT INTO numbers VALUES (1), (2)")
-        processes = (server.pid, connection.info.backend_pid)
 
         server.kill()
 
         with pytest.raises(psycopg.OperationalError):
             connection.execute("INSERT INTO numbers VALUES (3)")
-    assert all(ended(pid) for pid in processes)
     server.start()
     assert numbers(server) == [1, 2]
     assert "was not properly shut down; automatic recovery in progress" in server.tail()
+
+
+def test_children_die_with_their_server_in_the_middle_of_a_statement(server: PostgresServer) -> None:
+    # `closing`: a connection as a context would commit. `autocommit`: a transaction sees the activity of its start.
+    with (
+        closing(psycopg.connect(server.url, options="-c statement_timeout=60s")) as connection,
+        closing(psycopg.connect(server.admin_url, autocommit=True)) as admin,
+    ):
+        busy = connection.info.backend_pid
+        connection.pgconn.send_query(b"SELECT sum(n) FROM (SELECT generate_series(1, 1000000000000) AS n) AS endless")
+        running = "SELECT FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS NULL"
+        eventually(lambda: admin.execute(running, (busy,)).fetchall())
+
+        server.kill()
+
+        eventually(lambda: ended(busy))
 
 
 def test_a_restarted_server_keeps_its_data_and_its_port(server: PostgresServer) -> None:
@@ -66,6 +90,24 @@ def test_a_restarted_server_keeps_its_data_and_its_port(server: PostgresServer) 
     assert server.url == url
     assert numbers(server) == [1]
     assert "automatic recovery" not in server.tail()
+
+
+def test_a_server_that_does_not_start_fails_the_test_with_its_log() -> None:
+    with PostgresServer({"no_such_setting": "1"}) as server, pytest.raises(pytest.fail.Exception) as failure:
+        server.start()
+
+    assert 'unrecognized configuration parameter "no_such_setting"' in str(failure.value)
+    assert not server.folder.exists()
+
+
+def test_a_server_with_tls(server: PostgresServer, tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    server.stop()
+    server.use_tls(certificate, tmp_path / "key.pem")
+    server.start()
+
+    with psycopg.connect(f"{server.url}?sslmode=verify-full&sslrootcert={certificate}") as connection:
+        assert connection.pgconn.ssl_in_use
 
 
 def test_the_shared_server_separates_logs_by_schema(postgres_server: PostgresServer, postgres_schemas: Schemas) -> None:
@@ -99,3 +141,35 @@ def test_a_removed_server_leaves_nothing(server: PostgresServer) -> None:
 
     assert not server.folder.exists()
     assert segment not in shared_memory()
+
+
+def test_a_promoted_standby_has_what_was_committed_and_accepts_more(pair: PostgresPair) -> None:
+    with psycopg.connect(pair.url) as connection:
+        assert connection.info.port == pair.primary.port
+        connection.execute("CREATE TABLE numbers AS SELECT 1 AS number")
+
+    pair.fail_over()
+
+    with psycopg.connect(pair.url) as connection:
+        assert connection.info.port == pair.standby.port
+        connection.execute("INSERT INTO numbers VALUES (2)")
+    assert numbers(pair) == [1, 2]
+
+
+def test_a_commit_waits_for_the_standby(pair: PostgresPair) -> None:
+    pair.standby.kill()
+    with (
+        psycopg.connect(pair.url, autocommit=True) as connection,
+        psycopg.connect(pair.primary.admin_url, autocommit=True) as admin,
+        ThreadPoolExecutor() as threads,
+    ):
+        commit = threads.submit(connection.execute, "CREATE TABLE numbers AS SELECT 1 AS number")
+        waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+        eventually(lambda: admin.execute(waiting, (connection.info.backend_pid,)).fetchall())
+        assert not commit.done()
+
+        pair.standby.start()
+
+        commit.result(DEADLINE_S)
+    pair.fail_over()
+    assert numbers(pair) == [1]

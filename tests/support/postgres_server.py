@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 import psycopg
 import pytest
@@ -40,6 +41,7 @@ SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "16MB",
     "dynamic_shared_memory_type": "mmap",  # files in the cluster: what a killed server leaves is removed with it
+    "wal_retrieve_retry_interval": "100ms",  # a standby looks for its primary this often
     "log_line_prefix": "%m [%p] %a ",
 }
 # For tests that never crash the machine or the server.
@@ -64,6 +66,7 @@ class PostgresServer:
     """A cluster and its server process. Without `settings`, an acknowledged commit survives a crash of the machine.
 
     PostgreSQL refuses to run as root. If the tests do, the server runs as `postgres` or `nobody`.
+    At the end of a `with` block it is removed, also if it did not start.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
@@ -76,6 +79,12 @@ class PostgresServer:
         self.log = self.folder / "postgres.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._alive = -1  # the end of a pipe: readable when the server and all of its children have ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     @property
     def url(self) -> str:
@@ -101,6 +110,23 @@ class PostgresServer:
         statements = f"CREATE ROLE {ROLE} LOGIN\nCREATE DATABASE {ROLE} OWNER {ROLE}\n"
         self._run("postgres", "--single", "-D", str(self.data), "-c", "fsync=off", ADMIN, given=statements)
 
+    def create_standby_of(self, primary: PostgresServer) -> None:
+        """Copy the cluster of a running server. Once started, this server follows the other one until `promote`."""
+        slot = f"standby_{self.port}"  # the primary keeps what the standby has not received
+        source = f"host=127.0.0.1 port={primary.port} user={ADMIN}"
+        options = ("--write-recovery-conf", "--create-slot", "--slot", slot, "--checkpoint=fast", "--no-sync")
+        self._run("pg_basebackup", "-D", str(self.data), "-d", source, *options)
+
+    def use_tls(self, certificate: Path, key: Path) -> None:
+        """Offer TLS from the next start on. The server reads only a key of its own user."""
+        for setting, source in (("ssl_cert_file", certificate), ("ssl_key_file", key)):
+            copy = Path(shutil.copyfile(source, self.folder / setting))
+            copy.chmod(0o600)
+            if self._user is not None:
+                shutil.chown(copy, self._user)
+            self.settings[setting] = str(copy)
+        self.settings["ssl"] = "on"
+
     def start(self) -> None:
         """Start the server and wait until it accepts connections, also after a crash."""
         assert self._process is None, "the server runs already"
@@ -122,21 +148,22 @@ class PostgresServer:
                 extra_groups=None if self._user is None else [],
             )
         os.close(held)
-        eventually(self._accepts, START_DEADLINE_S)
+        try:
+            eventually(self._accepts, START_DEADLINE_S)
+        except pytest.fail.Exception as failure:
+            self.kill()
+            pytest.fail(f"{failure}\n{self.tail()}")
 
     def _accepts(self) -> bool:
-        return self._status() in {"ready", "standby"}
-
-    def _status(self) -> str:
-        """What the server says about itself in its lock file; empty while the file is that of an earlier process."""
-        assert self._process is not None, "start the server first"
+        """Whether the lock file says so. It may still be the file of an earlier process, which was killed."""
+        assert self._process is not None
         if self._process.poll() is not None:
-            pytest.fail(f"postgres ended:\n{self.tail()}")
+            pytest.fail("postgres ended at once:")
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
-            return ""
-        return lines[7].strip() if len(lines) > 7 and lines[0] == str(self.pid) else ""
+            return False
+        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
     def stop(self) -> None:
         """Stop the server after a checkpoint; open connections are cut."""
@@ -144,17 +171,20 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kill the server and all of its children with SIGKILL."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGSTOP)  # it starts no child and reacts to no death from here on
-        for child in _children(self.pid):
-            os.kill(child, signal.SIGKILL)
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGSTOP)  # it starts no child and reacts to no death from here on
+            for child in _children(self.pid):
+                os.kill(child, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Start the server again on the same data and port. It recovers if it was killed."""
         self.stop()
         self.start()
+
+    def promote(self) -> None:
+        """Make a standby a primary, and wait until it accepts writes."""
+        self._run("pg_ctl", "promote", "-D", str(self.data), "-w", "-t", f"{START_DEADLINE_S:.0f}")
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
@@ -168,18 +198,21 @@ class PostgresServer:
         assert ended, f"children of the server still run after {STOP_DEADLINE_S:g} s:\n{self.tail()}"
 
     def remove(self) -> None:
-        """Stop the server and remove its cluster; nothing happens the second time."""
-        self.stop()
-        if not self.folder.exists():
-            return
-        self._remove_shared_memory()
-        shutil.rmtree(self.folder)
+        """Stop the server without a checkpoint and remove its cluster; nothing happens the second time.
+
+        Its log is printed, which pytest shows if the test has failed.
+        """
+        self._end(signal.SIGQUIT)
+        if self.folder.exists():
+            print(self.tail())
+            self._remove_shared_memory()
+            shutil.rmtree(self.folder)
 
     def _remove_shared_memory(self) -> None:
         """Remove the segment that marks a cluster as in use. A killed server leaves it, and its number, in its file."""
         lock = self.data / "postmaster.pid"
-        if lock.exists() and (segment := lock.read_text().splitlines()[6].split()):
-            subprocess.run(["ipcrm", "-m", segment[1]], check=True)
+        for line in lock.read_text().splitlines()[6:7] if lock.exists() else ():
+            subprocess.run(["ipcrm", "-m", line.split()[1]], check=True)
 
     def drop_schema(self, name: str) -> None:
         """Drop a schema and all that is in it, if it exists."""
@@ -187,9 +220,11 @@ class PostgresServer:
             connection.execute(sql.SQL("SET lock_timeout = {}").format(f"{DROP_DEADLINE_S:g}s"))
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
 
-    def tail(self) -> str:
-        """The end of the server's log."""
-        return self.log.read_text(errors="replace")[-LOG_SHOWN_CHARACTERS:] if self.log.exists() else ""
+    def tail(self, since_bytes: int = 0) -> str:
+        """The end of the server's log, or of what was added to it since it had this size."""
+        if not self.log.exists():
+            return ""
+        return self.log.read_bytes()[since_bytes:].decode(errors="replace")[-LOG_SHOWN_CHARACTERS:]
 
     def _run(self, program: str, *options: str, given: str = "") -> None:
         """Run a program of PostgreSQL as the server's user; fail the test with its output if it fails."""
@@ -210,11 +245,53 @@ class PostgresServer:
             pytest.fail(f"{program} failed:\n{done.stdout}\n{self.tail()}")
 
 
+class PostgresPair:
+    """A primary and a synchronous standby: a commit is acknowledged when both have it on disk.
+
+    Settings that a test gives are those of both servers. At the end of a `with` block both are removed.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.primary = PostgresServer({**(settings or {}), "synchronous_standby_names": "*"})
+        self.standby = PostgresServer(settings)  # promoted, it waits for no standby of its own
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @property
+    def url(self) -> str:
+        """The address of both servers, for clients that look for the one that accepts writes."""
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in (self.primary, self.standby))
+        return f"postgresql://{ROLE}@{hosts}/{ROLE}?target_session_attrs=read-write"
+
+    def start(self) -> None:
+        """Start both, and wait until the standby is the synchronous one."""
+        self.primary.start()
+        self.standby.create_standby_of(self.primary)
+        self.standby.start()
+        with psycopg.connect(self.primary.admin_url, autocommit=True) as connection:
+            states = "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'"
+            eventually(lambda: connection.execute(states).fetchall() == [("sync",)], START_DEADLINE_S)
+
+    def fail_over(self) -> None:
+        """Kill the primary and promote the standby. The old primary stays down, as its data may differ from now on."""
+        self.primary.kill()
+        self.standby.promote()
+
+    def remove(self) -> None:
+        self.standby.remove()
+        self.primary.remove()
+
+
 class Schemas:
-    """Addresses of new logs on a shared server, each in a schema of its own."""
+    """Addresses of new logs on a shared server for one test, each in a schema of its own."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
+        self._logged_bytes = server.log.stat().st_size
         self._names: list[str] = []
 
     def new_url(self) -> str:
@@ -223,6 +300,8 @@ class Schemas:
         return f"{self._server.url}?prefix={name}"
 
     def drop(self) -> None:
+        """Drop the schemas, and print what the server has logged since, which pytest shows if the test has failed."""
+        print(self._server.tail(self._logged_bytes))
         while self._names:
             self._server.drop_schema(self._names.pop())
 

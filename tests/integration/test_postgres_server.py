@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.support.certificates import make_certificate
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres_server import PostgresPair, PostgresServer, Schemas
 from tests.support.waiting import DEADLINE_S, eventually
 
@@ -173,3 +174,15 @@ def test_a_commit_waits_for_the_standby(pair: PostgresPair) -> None:
         commit.result(DEADLINE_S)
     pair.fail_over()
     assert numbers(pair) == [1]
+
+
+def test_a_pooler_gives_a_connection_to_another_client_after_each_transaction(postgres_server: PostgresServer) -> None:
+    with PgBouncer(postgres_server) as pooler, ExitStack() as clients:
+        pooler.start()
+        backends = set()
+        for _ in range(5):
+            client = clients.enter_context(psycopg.connect(pooler.url))
+            backends.add(client.execute("SELECT pg_backend_pid()").fetchone())
+            client.commit()
+
+    assert len(backends) <= 2  # as many as the pool has

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import psycopg
 import pytest
@@ -135,18 +135,8 @@ class PostgresServer:
         options = [option for name, value in self.settings.items() for option in ("-c", f"{name}={value}")]
         self._alive, held = os.pipe()
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [self.programs / "postgres", "-D", self.data, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                env=_environment(),
-                pass_fds=(held,),  # every child inherits it
-                user=self._user,
-                group=_group(self._user),
-                extra_groups=None if self._user is None else [],
-            )
+            command = [str(self.programs / "postgres"), "-D", str(self.data), *options]
+            self._process = self.popen(command, output, pass_fds=(held,))  # every child inherits it
         os.close(held)
         try:
             eventually(self._accepts, START_DEADLINE_S)
@@ -225,6 +215,21 @@ class PostgresServer:
         if not self.log.exists():
             return ""
         return self.log.read_bytes()[since_bytes:].decode(errors="replace")[-LOG_SHOWN_CHARACTERS:]
+
+    def popen(self, command: list[str], output: IO[bytes], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start a process as the server's user in the server's folder."""
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=self.folder,
+            env=_environment(),
+            pass_fds=pass_fds,
+            user=self._user,
+            group=_group(self._user),
+            extra_groups=None if self._user is None else [],
+        )
 
     def _run(self, program: str, *options: str, given: str = "") -> None:
         """Run a program of PostgreSQL as the server's user; fail the test with its output if it fails."""

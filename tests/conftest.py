@@ -96,7 +96,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_schemas(postgres_server: PostgresServer) -> Iterator[Schemas]:
-    """Addresses of logs on the shared server; their schemas are dropped after the test."""
+    """Addresses of empty logs on the shared server."""
     schemas = Schemas(postgres_server)
     yield schemas
-    schemas.drop()
+    schemas.give_back()

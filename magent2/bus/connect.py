@@ -14,13 +14,14 @@ from magent2.token import FILE_NAME
 DEFAULT_FILE = "magent2.db"
 DATA_NAMES = (DEFAULT_FILE, FILE_NAME, f".{FILE_NAME}.", "files", "supervisor-")  # how all names in a data folder begin
 REDIS_SCHEMES = ("redis", "rediss", "unix")
-URLS = "memory://, sqlite:///path/to/file.db or redis://host:6379/0"
+POSTGRES_SCHEMES = ("postgres", "postgresql")
+URLS = "memory://, sqlite:///path/to/file.db, redis://host:6379/0 or postgresql://user@host/database"
 
 
 def connect(url: str | None = None, settings: Settings | None = None) -> Engine:
     """Open the bus at the URL, or at the URL in the environment, or the SQLite file in the user's data folder.
 
-    A SQLite file is created if it does not exist. A Redis server is not contacted before the first operation.
+    A SQLite file is created if it does not exist. A server is not contacted before the first operation.
     """
     chosen = settings or Settings.read()
     where = (url or chosen.bus_url or default_url(chosen)).strip()
@@ -35,6 +36,8 @@ def connect(url: str | None = None, settings: Settings | None = None) -> Engine:
         return _sqlite(where, chosen)
     if scheme in REDIS_SCHEMES:
         return _redis(where, chosen)
+    if scheme in POSTGRES_SCHEMES:
+        return _postgres(where, chosen)
     raise SettingsError(f"there is no bus for {scheme[:40]!r}://; use {URLS}")
 
 
@@ -81,6 +84,20 @@ def _redis(url: str, settings: Settings) -> Engine:
     if prefix is None:
         return RedisBus(address, payload_max_bytes=settings.payload_max_bytes)
     return RedisBus(address, prefix=prefix, payload_max_bytes=settings.payload_max_bytes)
+
+
+def _postgres(url: str, settings: Settings) -> Engine:
+    try:
+        from magent2.bus.postgres import PostgresBus
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("psycopg"):
+            raise
+        raise SettingsError(
+            "a PostgreSQL bus needs the package psycopg: install magent2-runtime[postgres], for example with"
+            " pip install 'magent2-runtime[postgres]'"
+        ) from error
+    address, prefix = split_prefix(url)
+    return PostgresBus(address, prefix=prefix, payload_max_bytes=settings.payload_max_bytes)
 
 
 def split_prefix(url: str) -> tuple[str, str | None]:

@@ -47,6 +47,15 @@ SETTINGS = {
 # For tests that never crash the machine or the server.
 FAST = {"fsync": "off", "full_page_writes": "off"}
 
+_TABLES = ("topics", "records", "old_ids", "inboxes", "lanes", "turns", "mail", "workers", "blobs", "blob_refs")
+EMPTY_LOG = (
+    "BEGIN;"
+    + "".join(f"DELETE FROM {table};" for table in _TABLES)
+    + "UPDATE clock SET ahead_ms = 0, last_ms = 0; UPDATE scrub SET requests = 0, asked_ms = 0, rest_until_ms = 0;"
+    " ALTER SEQUENCE ready_back RESTART; ALTER SEQUENCE ready_front RESTART;"
+    " UPDATE meta SET value = gen_random_uuid()::text WHERE key = 'log_id'; COMMIT"
+)
+
 
 def skip_if_left_out() -> None:
     if "postgres" in os.environ.get("SKIP", "").split(","):
@@ -77,6 +86,7 @@ class PostgresServer:
         self.folder = _new_folder(self._user)
         self.data = self.folder / "data"
         self.log = self.folder / "postgres.log"
+        self.spare_schemas: list[str] = []  # with empty logs
         self._process: subprocess.Popen[bytes] | None = None
         self._alive = -1  # the end of a pipe: readable when the server and all of its children have ended
 
@@ -204,6 +214,17 @@ class PostgresServer:
         for line in lock.read_text().splitlines()[6:7] if lock.exists() else ():
             subprocess.run(["ipcrm", "-m", line.split()[1]], check=True)
 
+    def empty_log(self, schema: str) -> None:
+        """Make a log empty, as a new one is. A schema in which a test has changed more than rows is dropped."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("SET search_path = {}; SET lock_timeout = '5s'").format(sql.Identifier(schema)))
+            try:
+                connection.execute(EMPTY_LOG)
+            except psycopg.Error:
+                self.drop_schema(schema)
+            else:
+                self.spare_schemas.append(schema)
+
     def drop_schema(self, name: str) -> None:
         """Drop a schema and all that is in it, if it exists."""
         with psycopg.connect(self.admin_url, autocommit=True) as connection:
@@ -292,23 +313,29 @@ class PostgresPair:
 
 
 class Schemas:
-    """Addresses of new logs on a shared server for one test, each in a schema of its own."""
+    """Addresses of empty logs on a shared server for one test, each in a schema of its own.
+
+    Creating the tables of a log takes longer than most tests, so a log is emptied after the test and used again.
+    """
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self._logged_bytes = server.log.stat().st_size
         self._names: list[str] = []
 
-    def new_url(self) -> str:
-        name = f"t{uuid.uuid4().hex}"
+    def new_name(self) -> str:
+        name = self._server.spare_schemas.pop() if self._server.spare_schemas else f"t{uuid.uuid4().hex}"
         self._names.append(name)
-        return f"{self._server.url}?prefix={name}"
+        return name
 
-    def drop(self) -> None:
-        """Drop the schemas, and print what the server has logged since, which pytest shows if the test has failed."""
+    def new_url(self) -> str:
+        return f"{self._server.url}?prefix={self.new_name()}"
+
+    def give_back(self) -> None:
+        """Empty the logs for the next test, and print what the server has logged; pytest shows it after a failure."""
         print(self._server.tail(self._logged_bytes))
         while self._names:
-            self._server.drop_schema(self._names.pop())
+            self._server.empty_log(self._names.pop())
 
 
 def _server_user() -> str | None:

@@ -72,6 +72,7 @@ class BusContract(
     Each test runs through both drivers: `sync` (`engine.call`) and `async` (`engine.acall` on one event loop).
     """
 
+    schema = 3  # of a log that this release creates
     persistent = False
     shared = False
 

@@ -175,6 +175,7 @@ def texts(records: tuple[Record, ...]) -> list[Any]:
 class ContractClass(Protocol):
     """What the suites need of the test class that they are mixed into."""
 
+    schema: int
     persistent: bool
     shared: bool
 

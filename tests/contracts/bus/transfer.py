@@ -86,10 +86,10 @@ def content(bus: BusDriver) -> list[Any]:
 class TransferTests:
     # --- which log
 
-    def test_a_log_has_an_identity(self, bus: BusDriver) -> None:
+    def test_a_log_has_an_identity(self: ContractClass, bus: BusDriver) -> None:
         info = bus.do(Info())
 
-        assert (info.schema, info.release) == (3, magent2.__version__)
+        assert (info.schema, info.release) == (self.schema, magent2.__version__)
         assert info.engine
         assert info.log_id == bus.do(Info()).log_id != ""
 

@@ -1,0 +1,92 @@
+"""Errors of the server and the connection as errors of magent2, and for how long the engine retries by itself."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from magent2.errors import (
+    BusUnavailable,
+    LimitError,
+    Magent2Error,
+    NoPermission,
+    StorageCorrupt,
+    StorageFull,
+    StorageUnwritable,
+)
+
+RETRY_FOR_S = 20.0  # after a working connection was lost
+FIRST_CONTACT_S = 2.0  # before the first connection
+DELAY_MIN_S, DELAY_MAX_S = 0.02, 1.0
+
+# The same statement may succeed later, on this or on another connection.
+_TRANSIENT = (
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.TooManyConnections,
+    errors.OutOfMemory,
+    errors.IdleInTransactionSessionTimeout,
+    errors.IdleSessionTimeout,
+)
+# The server is not the primary any more, so the next connection may reach another one.
+_NOT_PRIMARY = (errors.ReadOnlySqlTransaction,)
+_DENIED = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification)
+_REFUSED_LOGIN = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "Peer authentication failed",
+    "role",  # that does not exist, or may not log in
+)
+_NAMED: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[Magent2Error], str], ...] = (
+    (errors.DiskFull, StorageFull, "has no space left; free space, or trim topics"),
+    (
+        errors.InsufficientPrivilege,
+        NoPermission,
+        "does not permit its user to do this; let the user own the schema of the log, or give it CREATE on the"
+        " database",
+    ),
+    (errors.ProgramLimitExceeded, LimitError, "has no index for names of this length; take shorter ones"),
+    (errors.InvalidCatalogName, StorageUnwritable, "has no such database; create it with CREATE DATABASE"),
+    (_NOT_PRIMARY, BusUnavailable, "is a read-only standby; name the primary, or all servers"),
+)
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether the operation may be tried again by the engine itself."""
+    if isinstance(error, psycopg.Error) and error.sqlstate is not None:
+        return isinstance(error, (*_TRANSIENT, *_NOT_PRIMARY)) or error.sqlstate.startswith("08")
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError) and not _is_denied(error)
+
+
+def _is_denied(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, _DENIED) or ("FATAL" in text and any(part in text for part in _REFUSED_LOGIN))
+
+
+def translate(error: Exception, server: str) -> Exception:
+    """Return the error that callers get. Errors that are not of the server or its connection stay as they are."""
+    if isinstance(error, Magent2Error) or not isinstance(error, psycopg.Error | OSError):
+        return error
+    text = " ".join(str(error).split())[:300]
+    for kinds, made, reason in _NAMED:
+        if isinstance(error, kinds):
+            return made(f"PostgreSQL at {server} {reason} ({text})")
+    if _is_denied(error):
+        return StorageUnwritable(
+            f"PostgreSQL at {server} refuses user or password ({text});"
+            " put them into the URL: postgresql://user:password@host/database"  # pragma: allowlist secret
+        )
+    if is_transient(error):
+        return BusUnavailable(
+            f"PostgreSQL at {server} does not answer ({text}); check that it runs, and that address, port and TLS are"
+            " right"
+        )
+    return StorageCorrupt(
+        f"PostgreSQL at {server} answers {text!r}; has another program changed the schema of this log?"
+    )

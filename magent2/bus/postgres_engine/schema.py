@@ -1,0 +1,87 @@
+"""The schema of a log: creating it, migrating it, and the functions that this release uses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+
+from psycopg import sql
+
+from magent2 import __version__
+from magent2.bus.postgres_engine.connection import Connection
+from magent2.bus.postgres_engine.functions import FUNCTIONS, TABLES, VERSION
+from magent2.bus.records import LogInfo
+from magent2.errors import SchemaTooNew, StorageCorrupt
+
+SCHEMA = 1
+# Schema n → the function that migrates to n + 1. All steps of one migration share a transaction.
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+
+
+def prepare(connection: Connection, schema: str) -> None:
+    """Create the tables and functions of a log, or migrate an older log. Several processes may do so at once."""
+    facts = _facts(connection, schema)
+    if facts is not None and _schema_of(facts) == SCHEMA and f"functions {VERSION}" in facts:
+        return
+    with connection.transaction():
+        # Held until the end of the transaction: two processes that start at once do not create the same tables.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('magent2 ' || %s, 0))", (schema,))
+        facts = _facts(connection, schema)
+        if facts is None:
+            facts = _create(connection, schema)
+        found = _schema_of(facts)
+        for number in range(found, SCHEMA):
+            MIGRATIONS[number](connection)
+        if found < SCHEMA:
+            connection.execute("UPDATE meta SET value = %s WHERE key = 'schema'", (str(SCHEMA),))
+        if f"functions {VERSION}" not in facts:
+            connection.execute(FUNCTIONS.encode())
+            connection.execute("INSERT INTO meta VALUES (%s, %s)", (f"functions {VERSION}", __version__))
+
+
+def _facts(connection: Connection, schema: str) -> dict[str, str] | None:
+    """Return what the log says of itself; `None` if there is no log yet."""
+    # Not `to_regclass`: it may answer from a cache that does not know yet what another process has created.
+    found = (
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = 'meta'"
+    )
+    if connection.execute(found, (schema,)).fetchone() is None:
+        return None
+    return {str(key): str(value) for key, value in connection.execute("SELECT key, value FROM meta")}
+
+
+def _create(connection: Connection, schema: str) -> dict[str, str]:
+    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    connection.execute(TABLES.encode())
+    facts = {"schema": str(SCHEMA), "log_id": str(uuid.uuid4()), "release": __version__}
+    for item in facts.items():
+        connection.execute("INSERT INTO meta VALUES (%s, %s)", item)
+    return facts
+
+
+def _schema_of(facts: Mapping[str, str]) -> int:
+    if "schema" not in facts:
+        raise StorageCorrupt("the schema version is missing from the log; restore a backup")
+    found = int(facts["schema"])
+    if found > SCHEMA:
+        raise SchemaTooNew(f"the log has schema {found}, this release knows {SCHEMA}; upgrade magent2 to open it")
+    return found
+
+
+def log_info(connection: Connection, schema: str) -> LogInfo:
+    facts = _facts(connection, schema) or {}
+    return LogInfo("postgres", _schema_of(facts), facts["log_id"], facts["release"], tuple(_warnings(connection)))
+
+
+def _warnings(connection: Connection) -> list[str]:
+    """Settings under which an acknowledged write can be lost."""
+    rows = connection.execute(
+        "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes')"
+    )
+    found = {str(name): str(setting) for name, setting in rows}
+    return [
+        f"{name} is off: a crash of the server's machine loses acknowledged messages; set it to on"
+        for name in ("fsync", "full_page_writes", "synchronous_commit")
+        if found.get(name) == "off"
+    ]

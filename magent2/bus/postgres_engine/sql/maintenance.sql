@@ -1,0 +1,265 @@
+-- Retention, erasing, deleting, blobs.
+
+-- Lock a topic; return its number, or NULL if it does not exist.
+CREATE FUNCTION lock_topic$v(topic text) RETURNS topics LANGUAGE sql VOLATILE AS $$
+    SELECT t.* FROM topics t WHERE t.name = topic FOR UPDATE
+$$;
+
+-- Note that content was removed, so that a scrub removes its bytes.
+CREATE FUNCTION ask_for_scrub$v() RETURNS void LANGUAGE sql VOLATILE AS $$
+    UPDATE scrub SET asked_ms = CASE WHEN requests = 0 THEN now_ms$v() ELSE asked_ms END, requests = requests + 1
+$$;
+
+-- Drop the records of a topic up to a seq, and remember their ids, so that a late repeat is still recognized.
+CREATE FUNCTION drop_records$v(topic bigint, seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    DELETE FROM blob_refs WHERE tid = topic AND seq = ANY (seqs);
+    WITH dropped AS (DELETE FROM records WHERE tid = topic AND seq = ANY (seqs) RETURNING seq, id, digest, answer)
+    INSERT INTO old_ids (tid, seq, id, digest, answer)
+    SELECT topic, d.seq, d.id, d.digest, d.answer FROM dropped d WHERE d.id IS NOT NULL;
+    SELECT o.seq INTO newest FROM old_ids o WHERE o.tid = topic ORDER BY o.seq DESC OFFSET $ids_kept LIMIT 1;
+    IF FOUND THEN
+        DELETE FROM old_ids WHERE tid = topic AND seq <= newest;
+    END IF;
+END $$;
+
+-- The last seq of an inbox before its first unsettled mail: mail in a lane, or not yet sorted into one.
+CREATE FUNCTION settled_until$v(topic topics, bound bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    is_chat boolean := topic.kind = 'chat:';
+    inbox_agent text := substr(topic.name, length(topic.kind) + 1);
+    sorted bigint;
+    unsettled bigint;
+BEGIN
+    IF topic.kind NOT IN ('chat:', 'control:') THEN
+        RETURN bound;
+    END IF;
+    SELECT CASE WHEN is_chat THEN i.chat ELSE i.control END INTO sorted FROM inboxes i WHERE i.agent = inbox_agent FOR SHARE;
+    SELECT least(
+        (SELECT min(m.seq) FROM mail m JOIN lanes l ON l.lid = m.lid WHERE m.chat = is_chat AND l.agent = inbox_agent),
+        (SELECT r.seq FROM records r
+            WHERE r.tid = topic.tid AND r.seq > coalesce(sorted, 0) AND r.seq <= bound
+                AND r.lane IS NOT NULL AND r.payload IS NOT NULL
+            ORDER BY r.seq LIMIT 1)
+    ) INTO unsettled;
+    RETURN least(bound, unsettled - 1);
+END $$;
+
+CREATE FUNCTION trim$v(
+    topic text, keep bigint, max_age_ms bigint, through bigint, max_records bigint,
+    OUT floor bigint, OUT dropped bigint, OUT more boolean, OUT changed text[], OUT versions bigint[]
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    row topics := lock_topic$v(topic);
+    seqs bigint[];
+    bound bigint;
+BEGIN
+    floor := coalesce(row.floor, 0);
+    dropped := 0;
+    more := false;
+    changed := '{}';
+    versions := '{}';
+    IF row.tid IS NULL OR row.deleted THEN
+        RETURN;
+    END IF;
+    IF through IS NOT NULL THEN
+        bound := least(through, row.last);
+    ELSIF keep IS NOT NULL THEN
+        SELECT r.seq INTO bound FROM records r WHERE r.tid = row.tid ORDER BY r.seq DESC OFFSET keep LIMIT 1;
+    ELSE
+        SELECT coalesce(min(p.seq) FILTER (WHERE p.at_ms > now_ms$v() - max_age_ms) - 1, row.last) INTO bound
+        FROM (SELECT r.seq, r.at_ms FROM records r WHERE r.tid = row.tid ORDER BY r.seq LIMIT max_records + 1) AS p;
+    END IF;
+    bound := settled_until$v(row, coalesce(bound, 0));
+    SELECT array_agg(p.seq ORDER BY p.seq) INTO seqs
+    FROM (SELECT r.seq FROM records r WHERE r.tid = row.tid AND r.seq <= bound ORDER BY r.seq LIMIT max_records + 1) AS p;
+    IF seqs IS NULL THEN
+        RETURN;
+    END IF;
+    more := cardinality(seqs) > max_records;
+    seqs := seqs[1:max_records];
+    dropped := cardinality(seqs);
+    floor := seqs[dropped];
+    PERFORM drop_records$v(row.tid, seqs);
+    UPDATE topics t SET floor = trim$v.floor, version = t.version + 1 WHERE t.tid = row.tid;
+    changed := ARRAY[topic];
+    versions := ARRAY[row.version + 1];
+END $$;
+
+CREATE FUNCTION compact$v(
+    topic text, min_age_ms bigint, after bigint, max_drafts bigint, OUT dropped bigint, OUT next bigint
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    row topics := lock_topic$v(topic);
+    seqs bigint[];
+BEGIN
+    dropped := 0;
+    IF row.tid IS NULL THEN
+        RETURN;
+    END IF;
+    WITH drafts AS (
+        SELECT r.seq, r.draft FROM records r
+        WHERE r.tid = row.tid AND r.seq > after AND r.draft IS NOT NULL ORDER BY r.seq LIMIT max_drafts
+    ), closings AS (
+        SELECT d.draft, (
+            SELECT max(c.seq) FROM records c
+            WHERE c.tid = row.tid AND c.closes = d.draft AND c.at_ms <= now_ms$v() - min_age_ms
+        ) AS seq FROM (SELECT DISTINCT draft FROM drafts) AS d
+    )
+    SELECT array_agg(d.seq) FILTER (WHERE d.seq < c.seq), CASE WHEN count(*) = max_drafts THEN max(d.seq) END
+    INTO seqs, next
+    FROM drafts d LEFT JOIN closings c ON c.draft = d.draft;
+    IF seqs IS NOT NULL THEN
+        dropped := cardinality(seqs);
+        PERFORM drop_records$v(row.tid, seqs);
+    END IF;
+END $$;
+
+CREATE FUNCTION erase$v(topic text, erased bigint[], forget boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    row topics := lock_topic$v(topic);
+    found_records bigint;
+BEGIN
+    PERFORM ask_for_scrub$v();
+    IF row.tid IS NULL THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM blob_refs WHERE tid = row.tid AND seq = ANY (erased);
+    UPDATE records r
+    SET payload = NULL, headers = NULL, blobs = NULL, copy = NULL,
+        digest = CASE WHEN forget AND r.id IS NOT NULL THEN '' ELSE r.digest END
+    WHERE r.tid = row.tid AND r.seq = ANY (erased);
+    GET DIAGNOSTICS found_records = ROW_COUNT;
+    RETURN found_records;
+END $$;
+
+-- Delete topics, and with a conversation its lanes and its copies in other topics. `names` are sorted.
+CREATE FUNCTION delete$v(names text[], deleted_conversation text, OUT changed text[], OUT versions bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    tids bigint[];
+    unnamed text[];
+    item record;
+    at bigint := now_ms$v();
+BEGIN
+    IF deleted_conversation IS NOT NULL THEN
+        PERFORM 1 FROM lanes l WHERE l.conversation = deleted_conversation ORDER BY l.lid FOR UPDATE;
+    END IF;
+    -- Lanes of an inbox that is deleted lose their mail. They are locked before the topics.
+    PERFORM 1 FROM lanes l
+    WHERE l.agent IN (SELECT substr(n.name, strpos(n.name, ':') + 1) FROM unnest(names) AS n (name)
+        WHERE n.name LIKE 'chat:%' OR n.name LIKE 'control:%')
+    ORDER BY l.lid FOR UPDATE;
+    INSERT INTO topics (name)
+    SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
+    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
+    ORDER BY n.i ON CONFLICT (name) DO NOTHING;
+    SELECT array_agg(l.tid ORDER BY l.i) INTO tids FROM (
+        SELECT n.i, o.tid, o.deleted FROM unnest(names) WITH ORDINALITY AS n (name, i) JOIN topics o ON o.name = n.name
+        ORDER BY n.i FOR UPDATE OF o
+    ) AS l WHERE NOT l.deleted;
+    PERFORM ask_for_scrub$v();
+    tids := coalesce(tids, '{}');
+    UPDATE topics t
+    SET deleted = true, floor = t.last, head = '{}', owner = NULL, active_ms = at, version = t.version + 1
+    WHERE t.tid = ANY (tids);
+    WITH gone AS (DELETE FROM blob_refs b WHERE b.tid = ANY (tids) RETURNING b.name)
+    SELECT array_agg(DISTINCT g.name) INTO unnamed FROM gone g;
+    DELETE FROM records r WHERE r.tid = ANY (tids);
+    DELETE FROM old_ids o WHERE o.tid = ANY (tids);
+    FOR item IN
+        SELECT t.kind = 'chat:' AS is_chat, substr(t.name, length(t.kind) + 1) AS agent FROM topics t
+        WHERE t.tid = ANY (tids) AND t.kind IN ('chat:', 'control:')
+    LOOP
+        DELETE FROM mail m USING lanes l WHERE l.lid = m.lid AND l.agent = item.agent AND m.chat = item.is_chat;
+        UPDATE lanes l SET attempt = 0, ready = NULL, due_ms = NULL, parked = false, idle_ms = log_ms$v(NULL)
+        WHERE l.agent = item.agent AND l.owner IS NULL AND NOT EXISTS (SELECT 1 FROM mail m WHERE m.lid = l.lid);
+    END LOOP;
+    IF deleted_conversation IS NOT NULL THEN
+        WITH copies AS (
+            SELECT r.tid, r.seq FROM records r WHERE r.copy = deleted_conversation ORDER BY r.tid, r.seq FOR UPDATE
+        ), erased AS (
+            UPDATE records r
+            SET payload = NULL, headers = NULL, blobs = NULL, copy = NULL,
+                digest = CASE WHEN r.id IS NULL THEN NULL ELSE '' END
+            FROM copies c WHERE r.tid = c.tid AND r.seq = c.seq
+        ), gone AS (
+            DELETE FROM blob_refs b USING copies c WHERE b.tid = c.tid AND b.seq = c.seq RETURNING b.name
+        )
+        SELECT unnamed || array_agg(DISTINCT g.name) INTO unnamed FROM gone g;
+        -- Without its row, the token of the lane's owner matches nothing any more: the owner is fenced.
+        DELETE FROM mail m USING lanes l WHERE l.lid = m.lid AND l.conversation = deleted_conversation;
+        DELETE FROM lanes l WHERE l.conversation = deleted_conversation;
+        PERFORM drop_blobs$v(unnamed);
+    END IF;
+    SELECT coalesce(array_agg(t.name), '{}'), coalesce(array_agg(t.version), '{}') INTO changed, versions
+    FROM topics t WHERE t.tid = ANY (tids);
+END $$;
+
+-- Drop those of these blobs that no record names. An append that names one locks it first, so after this lock every
+-- reference is visible.
+CREATE FUNCTION drop_blobs$v(names text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    free text[];
+    dropped bigint;
+BEGIN
+    SELECT array_agg(b.name) INTO free
+    FROM (SELECT name FROM blobs WHERE name = ANY (names) ORDER BY name FOR UPDATE SKIP LOCKED) AS b;
+    DELETE FROM blobs b
+    WHERE b.name = ANY (free) AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.name = b.name);
+    GET DIAGNOSTICS dropped = ROW_COUNT;
+    RETURN dropped;
+END $$;
+
+CREATE FUNCTION expire$v(
+    names text[], expired text, idle_ms bigint, dry_run boolean, OUT expired_now boolean, OUT changed text[],
+    OUT versions bigint[]
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    since_ms bigint := now_ms$v() - idle_ms;
+BEGIN
+    changed := '{}';
+    versions := '{}';
+    expired_now := false;
+    PERFORM 1 FROM lanes l WHERE l.conversation = expired ORDER BY l.lid FOR UPDATE;
+    PERFORM 1 FROM topics t WHERE t.name = ANY (names) ORDER BY t.name FOR UPDATE;
+    IF NOT EXISTS (SELECT 1 FROM topics t WHERE t.name = 'stream:' || expired AND NOT t.deleted AND t.active_ms > 0)
+        OR EXISTS (
+            SELECT 1 FROM topics t WHERE t.name = ANY (names) AND NOT t.deleted AND (
+                t.active_ms > since_ms
+                OR (SELECT r.at_ms FROM records r WHERE r.tid = t.tid ORDER BY r.seq DESC LIMIT 1) > since_ms
+            )
+        )
+        OR EXISTS (SELECT 1 FROM lanes l JOIN mail m ON m.lid = l.lid WHERE l.conversation = expired)
+        OR EXISTS (  -- mail that no claim has sorted yet
+            SELECT 1 FROM records r JOIN topics t ON t.tid = r.tid
+            LEFT JOIN inboxes i ON i.agent = substr(t.name, length(t.kind) + 1)
+            WHERE r.copy = expired AND r.lane IS NOT NULL AND r.payload IS NOT NULL AND t.kind IN ('chat:', 'control:')
+                AND r.seq > coalesce(CASE t.kind WHEN 'chat:' THEN i.chat ELSE i.control END, 0)
+        )
+    THEN
+        RETURN;
+    END IF;
+    expired_now := true;
+    IF NOT dry_run THEN
+        SELECT d.changed, d.versions INTO changed, versions FROM delete$v(names, expired) AS d;
+    END IF;
+END $$;
+
+CREATE FUNCTION sweep_blobs$v(min_age_ms bigint, max_blobs bigint, dry_run boolean) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    names text[];
+BEGIN
+    SELECT array_agg(b.name) INTO names FROM (
+        SELECT o.name FROM blobs o
+        WHERE o.at_ms <= now_ms$v() - min_age_ms AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.name = o.name)
+        LIMIT CASE WHEN dry_run THEN NULL ELSE max_blobs END
+    ) AS b;
+    IF dry_run THEN
+        RETURN coalesce(cardinality(names), 0);
+    END IF;
+    RETURN drop_blobs$v(coalesce(names, '{}'));
+END $$;

@@ -1,0 +1,310 @@
+-- Appends: a group of operations in one transaction. Each is checked in the order that `operations.py` documents, and a
+-- refused one changes nothing, so that the others of the group are not affected.
+--
+-- Arguments. `names`: the topics of the group, sorted. The arrays `r_*` have one element per record; `r_topic` is a position
+-- in `names`. The arrays `o_*` have one per operation: `o_kind` is append, owned, settle or later; its records are
+-- `o_count` from position `o_first` on; `o_rest` has what few operations have, or NULL. No two records of the group have
+-- the same topic and id.
+--   o_rest: {"owner": [conversation, agent, token], "n": 1, "mail": [[true, 17]], "delay": ms or null, "refund": false,
+--            "conditions": [[topic, seq] or [topic, field, text]], "heads": [[topic, {field: text}, [removed fields]]]}
+--
+-- Results. `codes`: NULL, or why an operation was refused; `details` then has what the message needs. `seqs` has the seq of
+-- each record. `answers`: of a repeat, the seqs of the first time. `changed`, `versions`, `listed`: the topics that have changed,
+-- and those of them that were created or whose head was set. `woken`: agents that have lanes which became ready.
+CREATE FUNCTION answer_of$v(seqs bigint[]) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(jsonb_agg(abs(s.seq) ORDER BY s.i), '[]') FROM unnest(seqs) WITH ORDINALITY AS s (seq, i)
+$$;
+
+CREATE FUNCTION write$v(
+    names text[],
+    r_topic int[], r_id text[], r_digest text[], r_headers text[], r_lane text[], r_copy text[], r_draft text[],
+    r_closes text[], r_blobs text[], r_payload text[],
+    o_kind text[], o_first int[], o_count int[], o_rest jsonb[], expected_ms bigint,
+    OUT codes text[], OUT details text[], OUT seqs bigint[], OUT answers jsonb[], OUT at bigint,
+    OUT changed text[], OUT versions bigint[], OUT listed text[], OUT woken text[]
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    t_id bigint[];
+    t_last bigint[];
+    t_deleted boolean[];
+    t_head jsonb[];
+    t_active bigint[];
+    is_changed boolean[];
+    is_listed boolean[];
+    known_seq bigint[];
+    known_digest text[];
+    known_answer jsonb[];
+    r_answer jsonb[];  -- of the records that are keys of an append of several
+    blobs_found text[];
+    lane lanes%ROWTYPE;
+    ready bigint[] := '{}';
+    numbers bigint[] := '{}';
+    rest jsonb;
+    item jsonb;
+    merged jsonb;
+    kind text;
+    code text;
+    detail text;
+    first int;
+    final int;
+    t int;
+    size bigint;
+    log_ms bigint;
+    new_answer jsonb;
+    is_lane_op boolean;
+BEGIN
+    at := now_ms$v();
+    IF 'owned' = ANY (o_kind) OR 'settle' = ANY (o_kind) OR 'later' = ANY (o_kind) THEN
+        PERFORM 1 FROM (
+            SELECT l.lid FROM unnest(o_rest) AS o (rest)
+            JOIN lanes l ON l.conversation = o.rest #>> '{owner,0}' AND l.agent = o.rest #>> '{owner,1}'
+            ORDER BY l.lid FOR UPDATE OF l
+        ) AS locked;
+    END IF;
+    -- New rows first, in the order of the names, then all locks in the same order: no two groups can wait for each other.
+    INSERT INTO topics (name)
+    SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
+    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
+    ORDER BY n.i ON CONFLICT (name) DO NOTHING;
+    SELECT array_agg(l.tid ORDER BY l.i), array_agg(l.last ORDER BY l.i), array_agg(l.deleted ORDER BY l.i),
+        array_agg(l.head ORDER BY l.i), array_agg(l.active_ms ORDER BY l.i), array_agg(false), array_agg(false)
+    INTO t_id, t_last, t_deleted, t_head, t_active, is_changed, is_listed
+    FROM (
+        SELECT n.i, o.tid, o.last, o.deleted, o.head, o.active_ms
+        FROM unnest(names) WITH ORDINALITY AS n (name, i) JOIN topics o ON o.name = n.name
+        ORDER BY n.i FOR UPDATE OF o
+    ) AS l;
+    IF cardinality(array_remove(r_id, NULL)) > 0 THEN
+        SELECT array_agg(coalesce(k.seq, d.seq) ORDER BY r.i), array_agg(coalesce(k.digest, d.digest, '') ORDER BY r.i),
+            array_agg(coalesce(k.answer, d.answer) ORDER BY r.i)
+        INTO known_seq, known_digest, known_answer
+        FROM unnest(r_topic, r_id) WITH ORDINALITY AS r (topic, id, i)
+        LEFT JOIN records k ON k.tid = t_id[r.topic] AND k.id = r.id
+        LEFT JOIN old_ids d ON d.tid = t_id[r.topic] AND d.id = r.id;
+    END IF;
+    IF cardinality(array_remove(r_blobs, NULL)) > 0 THEN
+        -- The lock keeps a sweep from dropping a blob that this group begins to name.
+        SELECT array_agg(b.name) INTO blobs_found FROM (
+            SELECT b.name FROM blobs b
+            WHERE b.name IN (SELECT unnest(string_to_array(r.blobs, ',')) FROM unnest(r_blobs) AS r (blobs))
+            ORDER BY b.name FOR KEY SHARE
+        ) AS b;
+    END IF;
+
+    seqs := array_fill(NULL::bigint, ARRAY[cardinality(r_topic)]);
+    codes := array_fill(NULL::text, ARRAY[cardinality(o_kind)]);
+    details := codes;
+    answers := array_fill(NULL::jsonb, ARRAY[cardinality(o_kind)]);
+    r_answer := array_fill(NULL::jsonb, ARRAY[cardinality(r_topic)]);
+    woken := '{}';
+    <<operations>>
+    FOR o IN 1 .. cardinality(o_kind) LOOP
+        kind := o_kind[o];
+        first := o_first[o];
+        final := first + o_count[o] - 1;
+        rest := o_rest[o];
+        is_lane_op := kind <> 'append';
+
+        -- 1. the owner
+        IF is_lane_op THEN
+            SELECT l.* INTO lane FROM lanes l
+            WHERE l.conversation = rest #>> '{owner,0}' AND l.agent = rest #>> '{owner,1}';
+            IF lane.owner IS DISTINCT FROM rest #>> '{owner,2}' THEN
+                IF kind <> 'owned' AND lane.done = rest #>> '{owner,2}' THEN
+                    answers[o] := coalesce(lane.done_answer, '[]');
+                ELSE
+                    codes[o] := 'fenced';
+                END IF;
+                CONTINUE;
+            END IF;
+            IF kind = 'owned' AND (rest ->> 'n')::bigint <> lane.n + 1 THEN
+                IF (rest ->> 'n')::bigint > lane.n THEN
+                    codes[o] := 'counter';
+                    details[o] := lane.n;
+                ELSIF (rest ->> 'n')::bigint = lane.n THEN
+                    answers[o] := coalesce(lane.answer, '[]');
+                ELSE
+                    answers[o] := '[]';
+                END IF;
+                CONTINUE;
+            END IF;
+        -- 2. the key
+        ELSIF known_seq[first] IS NOT NULL THEN
+            IF known_digest[first] = r_digest[first] THEN
+                answers[o] := coalesce(known_answer[first], to_jsonb(ARRAY[known_seq[first]]));
+            ELSE
+                codes[o] := 'conflict';
+                details[o] := first;
+            END IF;
+            CONTINUE;
+        END IF;
+        -- 3. deleted topics
+        FOR r IN first .. final LOOP
+            IF t_deleted[r_topic[r]] THEN
+                codes[o] := 'deleted';
+                details[o] := names[r_topic[r]];
+                CONTINUE operations;
+            END IF;
+        END LOOP;
+        IF rest IS NOT NULL THEN
+            FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
+                IF t_deleted[(item ->> 0)::int] THEN
+                    codes[o] := 'deleted';
+                    details[o] := names[(item ->> 0)::int];
+                    CONTINUE operations;
+                END IF;
+            END LOOP;
+        END IF;
+        -- 4. the other ids
+        IF known_seq IS NOT NULL THEN
+            FOR r IN first .. final LOOP
+                IF known_seq[r] IS NOT NULL AND known_digest[r] <> r_digest[r] THEN
+                    codes[o] := 'conflict';
+                    details[o] := r;
+                    CONTINUE operations;
+                END IF;
+            END LOOP;
+        END IF;
+        IF rest IS NOT NULL THEN
+            -- 5. conditions
+            FOR item IN SELECT jsonb_array_elements(rest -> 'conditions') LOOP
+                t := item ->> 0;
+                IF jsonb_array_length(item) = 2 THEN
+                    IF t_last[t] <> (item ->> 1)::bigint THEN
+                        codes[o] := 'last';
+                        details[o] := jsonb_build_array(names[t], t_last[t], item -> 1);
+                        CONTINUE operations;
+                    END IF;
+                ELSIF coalesce(t_head[t] ->> (item ->> 1), '') <> item ->> 2 THEN
+                    codes[o] := 'head';
+                    details[o] := jsonb_build_array(names[t], item -> 1, coalesce(t_head[t] ->> (item ->> 1), ''), item -> 2);
+                    CONTINUE operations;
+                END IF;
+            END LOOP;
+        END IF;
+        -- 6. blobs
+        FOR r IN first .. final LOOP
+            IF r_blobs[r] IS NOT NULL AND NOT string_to_array(r_blobs[r], ',') <@ coalesce(blobs_found, '{}') THEN
+                codes[o] := 'blob';
+                SELECT b.name INTO detail FROM unnest(string_to_array(r_blobs[r], ',')) AS b (name)
+                WHERE NOT b.name = ANY (coalesce(blobs_found, '{}')) LIMIT 1;
+                details[o] := detail;
+                CONTINUE operations;
+            END IF;
+        END LOOP;
+        -- 7. the size of heads
+        IF rest IS NOT NULL THEN
+            FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
+                t := item ->> 0;
+                merged := (t_head[t] || (item -> 1)) - ARRAY(SELECT jsonb_array_elements_text(item -> 2));
+                IF octet_length(merged::text) > $head_max_bytes THEN
+                    SELECT sum(char_length(f.key) + octet_length(f.value)) INTO size FROM jsonb_each_text(merged) AS f;
+                    IF size > $head_max_bytes THEN
+                        codes[o] := 'size';
+                        details[o] := jsonb_build_array(names[t], size);
+                        CONTINUE operations;
+                    END IF;
+                END IF;
+            END LOOP;
+        END IF;
+
+        -- The operation is accepted.
+        FOR r IN first .. final LOOP
+            t := r_topic[r];
+            IF known_seq[r] IS NOT NULL THEN
+                seqs[r] := -known_seq[r];  -- is in the log already
+            ELSE
+                t_last[t] := t_last[t] + 1;
+                seqs[r] := t_last[t];
+                is_changed[t] := true;
+                IF t_active[t] = 0 THEN
+                    t_active[t] := at;
+                    is_listed[t] := true;
+                END IF;
+            END IF;
+        END LOOP;
+        IF NOT is_lane_op AND final > first THEN
+            r_answer[first] := answer_of$v(seqs[first:final]);
+        END IF;
+        CONTINUE WHEN rest IS NULL;
+        FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
+            t := item ->> 0;
+            t_head[t] := (t_head[t] || (item -> 1)) - ARRAY(SELECT jsonb_array_elements_text(item -> 2));
+            t_active[t] := at;
+            is_changed[t] := true;
+            is_listed[t] := true;
+        END LOOP;
+        CONTINUE WHEN NOT is_lane_op;
+
+        new_answer := answer_of$v(seqs[first:final]);
+        IF rest -> 'mail' IS NOT NULL THEN
+            DELETE FROM mail m USING jsonb_array_elements(rest -> 'mail') AS x (ref)
+            WHERE m.lid = lane.lid AND m.chat = (x.ref ->> 0)::boolean AND m.seq = (x.ref ->> 1)::bigint;
+        END IF;
+        IF kind = 'owned' THEN
+            UPDATE lanes SET n = lane.n + 1, answer = new_answer WHERE lid = lane.lid;
+            CONTINUE;
+        END IF;
+
+        -- The owner gives the lane up.
+        log_ms := coalesce(log_ms, log_ms$v(expected_ms));
+        IF kind = 'settle' THEN
+            lane.attempt := 0;
+        ELSIF (rest ->> 'refund')::boolean THEN
+            lane.attempt := greatest(0, lane.attempt - 1);
+        END IF;
+        lane.parked := false;
+        lane.due_ms := NULL;
+        lane.idle_ms := NULL;
+        IF kind = 'later' AND EXISTS (SELECT 1 FROM mail m WHERE m.lid = lane.lid AND NOT m.chat) THEN
+            -- The command came while the lane was held, and intake leaves held lanes alone. So nothing else would make
+            -- the lane ready.
+            ready := ready || lane.lid;
+            numbers := numbers || nextval('ready_front');
+            woken := woken || lane.agent;
+        ELSIF kind = 'later' AND rest ->> 'delay' IS NULL THEN
+            lane.parked := true;
+        ELSIF kind = 'later' AND (rest ->> 'delay')::bigint > 0 THEN
+            lane.due_ms := log_ms + (rest ->> 'delay')::bigint;
+        ELSIF NOT EXISTS (SELECT 1 FROM mail m WHERE m.lid = lane.lid) THEN
+            lane.idle_ms := log_ms;
+            lane.attempt := 0;
+        ELSE
+            ready := ready || lane.lid;
+            numbers := numbers || nextval(CASE kind WHEN 'settle' THEN 'ready_back' ELSE 'ready_front' END::regclass);
+            woken := woken || lane.agent;
+        END IF;
+        UPDATE lanes
+        SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = lane.attempt, due_ms = lane.due_ms,
+            parked = lane.parked, idle_ms = lane.idle_ms, done = rest #>> '{owner,2}', done_answer = new_answer
+        WHERE lid = lane.lid;
+    END LOOP;
+
+    INSERT INTO records (tid, seq, at_ms, id, digest, answer, headers, lane, copy, draft, closes, blobs, payload)
+    SELECT t_id[r.topic], r.seq, at, r.id, r.digest, r.answer,
+        r.headers, r.lane, r.copy, r.draft, r.closes, r.blobs, r.payload
+    FROM unnest(r_topic, seqs, r_id, r_digest, r_answer, r_headers, r_lane, r_copy, r_draft, r_closes, r_blobs, r_payload)
+        AS r (topic, seq, id, digest, answer, headers, lane, copy, draft, closes, blobs, payload)
+    WHERE r.seq > 0;
+    IF blobs_found IS NOT NULL THEN
+        INSERT INTO blob_refs
+        SELECT DISTINCT t_id[r.topic], r.seq, b.name
+        FROM unnest(r_topic, seqs, r_blobs) AS r (topic, seq, blobs),
+            unnest(string_to_array(r.blobs, ',')) AS b (name)
+        WHERE r.seq > 0;
+    END IF;
+    UPDATE topics o
+    SET last = n.last, head = n.head, owner = (n.head ->> 'owner')::jsonb #>> '{}', active_ms = n.active,
+        version = o.version + 1
+    FROM unnest(t_id, t_last, t_head, t_active, is_changed) AS n (tid, last, head, active, changed)
+    WHERE o.tid = n.tid AND n.changed;
+    DELETE FROM topics WHERE tid = ANY (t_id) AND active_ms = 0;  -- names that were only locked
+    IF cardinality(ready) > 0 THEN
+        PERFORM make_ready$v(ready, numbers);
+    END IF;
+    SELECT coalesce(array_agg(o.name), '{}'), coalesce(array_agg(o.version), '{}'),
+        coalesce(array_agg(o.name) FILTER (WHERE n.listed), '{}')
+    INTO changed, versions, listed
+    FROM unnest(t_id, is_changed, is_listed) AS n (tid, changed, listed) JOIN topics o ON o.tid = n.tid
+    WHERE n.changed;
+END $$;

@@ -1,0 +1,73 @@
+"""The PostgreSQL engine against the conformance suite, on a real server."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Claim, Operation
+from magent2.bus.postgres import READS, PostgresBus
+from magent2.bus.postgres_engine import lanes
+from magent2.bus.postgres_engine.clock import LogClock
+from magent2.bus.postgres_engine.connection import Connection, ServerAddress
+from magent2.bus.records import NewRecord
+from tests.contracts.bus import BusContract
+from tests.contracts.bus.driver import EngineOpener
+from tests.support.postgres_server import PostgresServer, Schemas
+
+
+@pytest.mark.postgres
+class TestPostgresBus(BusContract):
+    schema = 1
+    persistent = True
+    shared = True
+
+    @pytest.fixture
+    def opener(self, postgres_server: PostgresServer, postgres_schemas: Schemas) -> EngineOpener:
+        self.url = postgres_server.url
+        self.schemas: dict[str, str] = {}
+
+        def open_log(name: str) -> Engine:
+            if name not in self.schemas:
+                self.schemas[name] = postgres_schemas.new_name()
+            return PostgresBus(self.url, prefix=self.schemas[name])
+
+        return open_log
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(self.schemas["main"])))
+            connection.execute(statement)
+
+    def append_malformed(self, engine: Engine, topic: str) -> None:
+        engine.call(Append(records=(NewRecord(topic, {"conversation_id": "c1"}, "spoiled"),)))
+        self._execute("UPDATE records SET payload = 'not JSON' WHERE id = 'spoiled'")
+
+    def count_work(self, engine: Engine, operation: Operation[Any]) -> int:
+        """Count the entries of indexes and the rows of tables that the server reads."""
+        address = ServerAddress.parse(self.url, self.schemas["main"])
+        with closing(address.connect()) as connection:
+            before = self._entries_read(connection)
+            if isinstance(operation, Claim):
+                lanes.claim(connection, operation, LogClock())
+            else:
+                READS[type(operation)](connection, operation)
+            return self._entries_read(connection) - before
+
+    def _entries_read(self, connection: Connection) -> int:
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        rows = connection.execute(
+            "SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = current_schema())"
+            " + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = current_schema())"
+        )
+        (count,) = rows.fetchone() or (0,)
+        return int(count)
+
+    def jump_clock(self, seconds: float) -> None:
+        """Change the offset to the server's clock: the engine sees the same sum as when the clock itself is set."""
+        self._execute(f"UPDATE clock SET ahead_ms = ahead_ms + {round(seconds * 1000)}")

@@ -20,5 +20,10 @@ class LogClock:
         """Return the log clock now; `None` before the first claim."""
         return None if self._ahead_ms is None else self._ahead_ms + round(time.monotonic() * 1000)
 
-    def note(self, log_ms: int) -> None:
-        self._ahead_ms = log_ms - round(time.monotonic() * 1000)
+    def note(self, log_ms: int, asked_s: float) -> None:
+        """Note the log clock that the server told. `asked_s`: the monotonic clock when it was asked.
+
+        The server read its clock a little later. So what is expected is ahead by that, and never behind: the log clock
+        does not go back when the server adopts it.
+        """
+        self._ahead_ms = log_ms - round(asked_s * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from magent2.bus.operations import Claim, Lanes, Leave, Pending, Renew, Workers
@@ -52,8 +53,9 @@ def claim(connection: Connection, operation: Claim, clock: LogClock) -> tuple[Cl
         list(operation.slots),
         list(operation.slots.values()),
     )
+    asked_s = time.monotonic()
     ((more, wait_ms, now_ms, over_share, woken, lanes, mail),) = rows(connection, _CLAIM, values)
-    clock.note(now_ms)
+    clock.note(now_ms, asked_s)
     records: list[list[Record]] = [[] for _ in lanes or ()]
     for place, *row in mail or ():
         records[place - 1].append(_mail_record(lanes[place - 1][0], row))

@@ -132,10 +132,10 @@ def _cells(record: NewRecord) -> tuple[str | None, ...]:
     )
 
 
-def _columns(records: Sequence[NewRecord]) -> list[list[str | None]]:
-    """Return one list per column, also if there are no records."""
-    columns = list(zip(*map(_cells, records), strict=True))
-    return [list(column) for column in columns] if records else [[] for _ in range(_COLUMNS)]
+def _columns(records: Sequence[NewRecord]) -> list[list[str | None] | None]:
+    """Return one list per column; `None` for one that is empty, as most are."""
+    columns = zip(*map(_cells, records), strict=True) if records else [()] * _COLUMNS
+    return [list(column) if any(cell is not None for cell in column) else None for column in columns]
 
 
 def _rest(operation: Write, places: Mapping[str, int]) -> str | None:

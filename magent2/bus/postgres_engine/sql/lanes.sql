@@ -2,6 +2,9 @@
 --
 -- Locks are taken in this order, each kind by its key: workers, inboxes, lanes, topics, blobs, turns. A claim never waits
 -- for a lane or an inbox: it passes over what another transaction holds, and says that there is more to claim.
+--
+-- Subqueries with OFFSET 0 are looked up once per row of what stands before them. Without it, the planner may go through
+-- the whole table instead: it does not know how many elements an array has, and plans are kept while tables grow.
 
 -- The clock of the server in ms.
 CREATE FUNCTION now_ms$v() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -51,9 +54,11 @@ BEGIN
         SELECT l.agent, coalesce(t.owner, '') AS principal, min(r.i) AS i,
             (array_agg(r.number ORDER BY r.i))[1] AS number, bool_or(q.turn IS NOT NULL) AS is_known
         FROM unnest(lids, numbers) WITH ORDINALITY AS r (lid, number, i)
-        JOIN lanes l ON l.lid = r.lid
-        LEFT JOIN topics t ON t.name = 'stream:' || l.conversation
-        LEFT JOIN turns q ON q.agent = l.agent AND q.principal = coalesce(t.owner, '')
+        CROSS JOIN LATERAL (SELECT agent, conversation FROM lanes WHERE lid = r.lid OFFSET 0) AS l
+        LEFT JOIN LATERAL (SELECT owner FROM topics WHERE name = 'stream:' || l.conversation OFFSET 0) AS t ON true
+        LEFT JOIN LATERAL (
+            SELECT turn FROM turns WHERE agent = l.agent AND principal = coalesce(t.owner, '') OFFSET 0
+        ) AS q ON true
         GROUP BY 1, 2 ORDER BY 3
     LOOP
         IF NOT who.is_known THEN
@@ -160,7 +165,7 @@ BEGIN
     SELECT min(m.seq) INTO stop
     FROM unnest(seqs, conversations) AS m (seq, conversation)
     WHERE NOT m.conversation = ANY (coalesce(locked, '{}'))
-        AND EXISTS (SELECT 1 FROM lanes l WHERE l.agent = inbox_agent AND l.conversation = m.conversation);
+        AND EXISTS (SELECT 1 FROM lanes l WHERE l.agent = inbox_agent AND l.conversation = m.conversation OFFSET 0);
     IF stop IS NOT NULL THEN
         sorted := stop - 1;
     END IF;
@@ -172,16 +177,20 @@ BEGIN
     INSERT INTO mail
     SELECT l.lid, is_chat, m.seq
     FROM unnest(seqs, conversations) AS m (seq, conversation)
-    JOIN lanes l ON l.conversation = m.conversation AND l.agent = inbox_agent
+    CROSS JOIN LATERAL (
+        SELECT lid FROM lanes WHERE conversation = m.conversation AND agent = inbox_agent OFFSET 0
+    ) AS l
     WHERE m.seq <= sorted
     ON CONFLICT DO NOTHING;
     FOR lane IN
         SELECT l.lid, l.idle_ms, min(m.at_ms) AS at_ms
         FROM unnest(seqs, conversations, times) AS m (seq, conversation, at_ms)
-        JOIN lanes l ON l.conversation = m.conversation AND l.agent = inbox_agent
+        CROSS JOIN LATERAL (
+            SELECT * FROM lanes WHERE conversation = m.conversation AND agent = inbox_agent OFFSET 0
+        ) AS l
         WHERE m.seq <= sorted AND l.owner IS NULL AND l.ready IS NULL
             AND (NOT is_chat OR (l.due_ms IS NULL AND NOT l.parked))
-        GROUP BY l.lid ORDER BY min(m.seq)
+        GROUP BY l.lid, l.idle_ms ORDER BY min(m.seq)
     LOOP
         CONTINUE WHEN lane.lid = ANY (ready);
         IF lane.idle_ms IS NOT NULL THEN
@@ -411,7 +420,9 @@ CREATE FUNCTION claimed_lanes$v(taken bigint[]) RETURNS TABLE (
 ) LANGUAGE sql STABLE AS $$
     SELECT l.agent, l.conversation, l.owner, l.attempt, l.principal, (SELECT count(*) FROM mail m WHERE m.lid = l.lid),
         coalesce((SELECT t.last FROM topics t WHERE t.name = 'history:' || l.conversation), 0)
-    FROM unnest(taken) WITH ORDINALITY AS c (lid, i) JOIN lanes l ON l.lid = c.lid ORDER BY c.i
+    FROM unnest(taken) WITH ORDINALITY AS c (lid, i)
+    CROSS JOIN LATERAL (SELECT * FROM lanes WHERE lid = c.lid OFFSET 0) AS l
+    ORDER BY c.i
 $$;
 
 -- The first mail of each of these lanes. `lane` is the position of the lane, from 1.
@@ -421,12 +432,14 @@ CREATE FUNCTION lane_mail$v(taken bigint[], max_records bigint) RETURNS TABLE (
 ) LANGUAGE sql STABLE AS $$
     SELECT c.i, m.chat, m.seq, r.seq, r.id, r.at_ms, r.headers, r.draft, r.closes, r.blobs, r.payload
     FROM unnest(taken) WITH ORDINALITY AS c (lid, i)
-    JOIN lanes l ON l.lid = c.lid
+    CROSS JOIN LATERAL (SELECT agent FROM lanes WHERE lid = c.lid OFFSET 0) AS l
     CROSS JOIN LATERAL (
         SELECT f.chat, f.seq FROM mail f WHERE f.lid = c.lid ORDER BY f.chat, f.seq LIMIT max_records
     ) AS m
-    LEFT JOIN topics t ON t.name = CASE WHEN m.chat THEN 'chat:' ELSE 'control:' END || l.agent
-    LEFT JOIN records r ON r.tid = t.tid AND r.seq = m.seq
+    LEFT JOIN LATERAL (
+        SELECT tid FROM topics WHERE name = CASE WHEN m.chat THEN 'chat:' ELSE 'control:' END || l.agent OFFSET 0
+    ) AS t ON true
+    LEFT JOIN LATERAL (SELECT * FROM records WHERE tid = t.tid AND records.seq = m.seq OFFSET 0) AS r ON true
     ORDER BY c.i, m.chat, m.seq
 $$;
 

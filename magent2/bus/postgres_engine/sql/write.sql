@@ -1,8 +1,8 @@
 -- Appends: a group of operations in one transaction. Each is checked in the order that `operations.py` documents, and a
 -- refused one changes nothing, so that the others of the group are not affected.
 --
--- Arguments. `names`: the topics of the group, sorted. The arrays `r_*` have one element per record; `r_topic` is a position
--- in `names`. The arrays `o_*` have one per operation: `o_kind` is append, owned, settle or later; its records are
+-- Arguments. `names`: the topics of the group, sorted. The arrays `r_*` have one element per record, or are NULL if all
+-- elements are; `r_topic` is a position in `names`. The arrays `o_*` have one per operation: `o_kind` is append, owned, settle or later; its records are
 -- `o_count` from position `o_first` on; `o_rest` has what few operations have, or NULL. No two records of the group have
 -- the same topic and id.
 --   o_rest: {"owner": [conversation, agent, token], "n": 1, "mail": [[true, 17]], "delay": ms or null, "refund": false,
@@ -56,9 +56,15 @@ BEGIN
     at := now_ms$v();
     IF 'owned' = ANY (o_kind) OR 'settle' = ANY (o_kind) OR 'later' = ANY (o_kind) THEN
         PERFORM 1 FROM (
-            SELECT l.lid FROM unnest(o_rest) AS o (rest)
-            JOIN lanes l ON l.conversation = o.rest #>> '{owner,0}' AND l.agent = o.rest #>> '{owner,1}'
-            ORDER BY l.lid FOR UPDATE OF l
+            SELECT l.lid FROM lanes l
+            WHERE l.lid IN (
+                SELECT f.lid FROM unnest(o_rest) AS o (rest)
+                CROSS JOIN LATERAL (
+                    SELECT lid FROM lanes
+                    WHERE conversation = o.rest #>> '{owner,0}' AND agent = o.rest #>> '{owner,1}' OFFSET 0
+                ) AS f
+            )
+            ORDER BY l.lid FOR UPDATE
         ) AS locked;
     END IF;
     -- New rows first, in the order of the names, then all locks in the same order: no two groups can wait for each other.
@@ -74,7 +80,7 @@ BEGIN
         FROM unnest(names) WITH ORDINALITY AS n (name, i) JOIN topics o ON o.name = n.name
         ORDER BY n.i FOR UPDATE OF o
     ) AS l;
-    IF cardinality(array_remove(r_id, NULL)) > 0 THEN
+    IF r_id IS NOT NULL THEN
         SELECT array_agg(coalesce(k.seq, d.seq) ORDER BY r.i), array_agg(coalesce(k.digest, d.digest, '') ORDER BY r.i),
             array_agg(coalesce(k.answer, d.answer) ORDER BY r.i)
         INTO known_seq, known_digest, known_answer
@@ -82,7 +88,7 @@ BEGIN
         LEFT JOIN records k ON k.tid = t_id[r.topic] AND k.id = r.id
         LEFT JOIN old_ids d ON d.tid = t_id[r.topic] AND d.id = r.id;
     END IF;
-    IF cardinality(array_remove(r_blobs, NULL)) > 0 THEN
+    IF r_blobs IS NOT NULL THEN
         -- The lock keeps a sweep from dropping a blob that this group begins to name.
         SELECT array_agg(b.name) INTO blobs_found FROM (
             SELECT b.name FROM blobs b
@@ -146,7 +152,7 @@ BEGIN
                 CONTINUE operations;
             END IF;
         END LOOP;
-        IF rest IS NOT NULL THEN
+        IF rest ? 'heads' THEN
             FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
                 IF t_deleted[(item ->> 0)::int] THEN
                     codes[o] := 'deleted';
@@ -165,8 +171,8 @@ BEGIN
                 END IF;
             END LOOP;
         END IF;
-        IF rest IS NOT NULL THEN
-            -- 5. conditions
+        -- 5. conditions
+        IF rest ? 'conditions' THEN
             FOR item IN SELECT jsonb_array_elements(rest -> 'conditions') LOOP
                 t := item ->> 0;
                 IF jsonb_array_length(item) = 2 THEN
@@ -183,7 +189,7 @@ BEGIN
             END LOOP;
         END IF;
         -- 6. blobs
-        FOR r IN first .. final LOOP
+        FOR r IN first .. CASE WHEN r_blobs IS NULL THEN 0 ELSE final END LOOP
             IF r_blobs[r] IS NOT NULL AND NOT string_to_array(r_blobs[r], ',') <@ coalesce(blobs_found, '{}') THEN
                 codes[o] := 'blob';
                 SELECT b.name INTO detail FROM unnest(string_to_array(r_blobs[r], ',')) AS b (name)
@@ -193,7 +199,7 @@ BEGIN
             END IF;
         END LOOP;
         -- 7. the size of heads
-        IF rest IS NOT NULL THEN
+        IF rest ? 'heads' THEN
             FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
                 t := item ->> 0;
                 merged := (t_head[t] || (item -> 1)) - ARRAY(SELECT jsonb_array_elements_text(item -> 2));
@@ -226,18 +232,19 @@ BEGIN
         IF NOT is_lane_op AND final > first THEN
             r_answer[first] := answer_of$v(seqs[first:final]);
         END IF;
-        CONTINUE WHEN rest IS NULL;
-        FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
-            t := item ->> 0;
-            t_head[t] := (t_head[t] || (item -> 1)) - ARRAY(SELECT jsonb_array_elements_text(item -> 2));
-            t_active[t] := at;
-            is_changed[t] := true;
-            is_listed[t] := true;
-        END LOOP;
+        IF rest ? 'heads' THEN
+            FOR item IN SELECT jsonb_array_elements(rest -> 'heads') LOOP
+                t := item ->> 0;
+                t_head[t] := (t_head[t] || (item -> 1)) - ARRAY(SELECT jsonb_array_elements_text(item -> 2));
+                t_active[t] := at;
+                is_changed[t] := true;
+                is_listed[t] := true;
+            END LOOP;
+        END IF;
         CONTINUE WHEN NOT is_lane_op;
 
         new_answer := answer_of$v(seqs[first:final]);
-        IF rest -> 'mail' IS NOT NULL THEN
+        IF rest ? 'mail' THEN
             DELETE FROM mail m USING jsonb_array_elements(rest -> 'mail') AS x (ref)
             WHERE m.lid = lane.lid AND m.chat = (x.ref ->> 0)::boolean AND m.seq = (x.ref ->> 1)::bigint;
         END IF;

@@ -9,22 +9,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from bench.support.bus.lanes import lanes_per_s
+from bench.support.bus.postgres import postgres_publish, postgres_publish_of_processes, postgres_wake
 from bench.support.bus.publish import redis_publish, redis_sync_publish, sqlite_publish, sync_publish
 from bench.support.bus.seek import seek
 from bench.support.bus.size import (
     disk_bytes_per_record,
     heap_bytes_per_record,
     payload_bytes,
+    postgres_bytes_per_record,
     redis_bytes_per_conversation,
     redis_bytes_per_record,
 )
 from bench.support.bus.wake import redis_wake
+from bench.support.postgres_server import drop_log, postgres_pair, postgres_server
 from bench.support.redis_server import flush, redis_server
 from bench.support.report import FULL, QUICK, Benchmark, Connect, Figures, Goal, Scale, run
 from magent2.bus.base import EngineBase
+from magent2.bus.interface import BusMessage
+from magent2.bus.postgres import PostgresBus
 
 GOALS = {
     "redis_publish_ratio": Goal(0.9),
@@ -37,6 +44,13 @@ GOALS = {
     "seek_ratio_redis": Goal(1.5, at_most=True),
     "lanes_per_s_redis": Goal(8_000),
     "lanes_per_s_sqlite": Goal(6_000),
+    "postgres_publish_ratio_64": Goal(0.5),
+    "postgres_publish_ratio_512": Goal(0.5),
+    "postgres_publish_ratio_4proc": Goal(0.5),
+    "postgres_publish_ratio_4proc_standby": Goal(0.5),
+    "postgres_wake_ratio": Goal(3.0, at_most=True),
+    "lanes_per_s_postgres": Goal(2_000),
+    "seek_ratio_postgres": Goal(1.5, at_most=True),
 }
 FOLLOWED = "redis_wake_2000_ratio"
 
@@ -85,6 +99,37 @@ def measure_redis(figures: Figures, scale: Scale) -> None:
         _seek(figures, "redis", empty, scale)
 
 
+def measure_postgres(figures: Figures, scale: Scale) -> None:
+    prefix = "bench"
+    with postgres_server() as url:
+
+        def empty() -> EngineBase:
+            drop_log(url, prefix)
+            return PostgresBus(url, prefix=prefix)
+
+        for concurrency in (64, 512):
+            pair = postgres_publish(url, empty, scale, concurrency)
+            figures.add_pair(f"postgres_publish_ratio_{concurrency}", pair, "/s")
+        _publish_of_processes(figures, "postgres_publish_ratio_4proc", url, prefix, scale)
+        drop_log(url, prefix)
+        figures.add_pair(
+            "postgres_wake_ratio", postgres_wake(url, partial(PostgresBus, url, prefix=prefix), scale), "ms"
+        )
+        figures.add("lanes_per_s_postgres", run(_lanes(empty, scale)))
+        size = postgres_bytes_per_record(url, prefix, empty, scale)
+        figures.add("bytes_per_record_postgres", size, payload_note())
+        _seek(figures, "postgres", empty, scale)
+    with postgres_pair() as url:
+        _publish_of_processes(figures, "postgres_publish_ratio_4proc_standby", url, prefix, scale)
+
+
+def _publish_of_processes(figures: Figures, name: str, url: str, prefix: str, scale: Scale) -> None:
+    drop_log(url, prefix)
+    with closing(PostgresBus(url, prefix=prefix)) as bus:  # the processes need not create the tables
+        bus.publish("note:first", BusMessage("note:first", {}))
+    figures.add_pair(name, postgres_publish_of_processes(url, prefix, scale), "/s")
+
+
 def payload_note() -> str:
     return f"payload {payload_bytes()} bytes"
 
@@ -121,6 +166,7 @@ PARTS: dict[str, Callable[[Figures, Scale], None]] = {
     "memory": measure_memory,
     "sqlite": measure_sqlite,
     "redis": measure_redis,
+    "postgres": measure_postgres,
 }
 
 

@@ -1,7 +1,7 @@
 """Measure the service over HTTP, compared with hand-written code: `make bench-run`.
 
-On Redis, gateway and worker are two processes; on SQLite they share one. Prints a table and, as its last line,
-one JSON object. `--quick` measures everything once with small counts.
+On Redis and PostgreSQL, gateway and worker are two processes; on SQLite they share one. Prints a table and, as its last
+line, one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from bench.support.gateway.idle import idle
-from bench.support.gateway.latency import Latency, redis_latency, sqlite_latency
+from bench.support.gateway.latency import Latency, postgres_latency, redis_latency, sqlite_latency
 from bench.support.gateway.resume import resume
 from bench.support.gateway.send import send, send_answered
 from bench.support.gateway.service_scale import FULL, QUICK, ServiceScale, Site
-from bench.support.gateway.tokens import redis_tokens, sdk_tokens, sqlite_tokens
+from bench.support.gateway.tokens import postgres_tokens, redis_tokens, sdk_tokens, sqlite_tokens
+from bench.support.postgres_server import postgres_server
 from bench.support.processes import echo_server, gateway_and_worker, gateway_with_worker, is_told, process
 from bench.support.redis_server import redis_server
 from bench.support.report import Benchmark, Figures, Goal, Pair, shown
@@ -63,6 +64,21 @@ def measure_redis(figures: Figures, scale: ServiceScale) -> None:
         record.sends(site)
         record.latency(redis_latency(url, site, scale))
         record.tokens(redis_tokens(url, site, scale))
+        with process("bench.support.gateway.service_process", "--bus", url, "--tokens", str(scale.sdk_tokens)):
+            record.sdk(sdk_tokens(site, scale))
+        record.resume(site)
+
+
+def measure_postgres(figures: Figures, scale: ServiceScale) -> None:
+    from magent2.bus.postgres import PostgresBus
+
+    with postgres_server() as url, echo_server() as echo, gateway_and_worker(url) as gateway:
+        site = Site(gateway, echo, partial(PostgresBus, url))
+        record = Record(figures, "postgres_", scale)
+        record.idle(site)
+        record.sends(site)
+        record.latency(postgres_latency(url, site, scale))
+        record.tokens(postgres_tokens(url, site, scale))
         with process("bench.support.gateway.service_process", "--bus", url, "--tokens", str(scale.sdk_tokens)):
             record.sdk(sdk_tokens(site, scale))
         record.resume(site)
@@ -151,7 +167,11 @@ def _compare_engines(figures: Figures) -> None:
             figures.add(f"sqlite_over_redis_{name}", embedded / served)
 
 
-PARTS: dict[str, Callable[[Figures, ServiceScale], None]] = {"redis": measure_redis, "sqlite": measure_sqlite}
+PARTS: dict[str, Callable[[Figures, ServiceScale], None]] = {
+    "redis": measure_redis,
+    "postgres": measure_postgres,
+    "sqlite": measure_sqlite,
+}
 BENCHMARK = Benchmark("bench.run", __doc__, GOALS, PARTS, FULL, QUICK)
 
 

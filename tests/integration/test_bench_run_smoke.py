@@ -33,6 +33,7 @@ TOLD_BY_LINUX = {"idle_cpu_percent", "rss_per_client_kb"}
 
 @pytest.mark.soak
 @pytest.mark.redis
+@pytest.mark.postgres
 def test_the_benchmark_of_the_service_ends_with_one_line_of_json() -> None:
     skip_if_left_out()
     command = [sys.executable, "-m", "bench.run", "--quick"]
@@ -42,5 +43,5 @@ def test_the_benchmark_of_the_service_ends_with_one_line_of_json() -> None:
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout.splitlines()[-1])
     promised = KEYS | TOLD_BY_LINUX if sys.platform == "linux" else KEYS
-    assert figures.keys() >= promised | {f"sqlite_{name}" for name in promised}
+    assert figures.keys() >= promised | {f"{engine}_{name}" for engine in ("sqlite", "postgres") for name in promised}
     assert all(math.isfinite(value) for value in figures.values())

@@ -42,7 +42,7 @@ def sync_publish_s(bus: EngineBase, topic: str, batch: list[Envelope]) -> float:
     return watch.seconds
 
 
-def _batches(count: int) -> Callable[[], tuple[str, list[Envelope]]]:
+def new_batches(count: int) -> Callable[[], tuple[str, list[Envelope]]]:
     """A conversation that is new each time, and its messages."""
     numbers = itertools.count()
 
@@ -58,7 +58,7 @@ def redis_publish(url: str, connect: Connect, scale: Scale) -> Pair:
 
 
 async def _redis_publish(url: str, bus: EngineBase, scale: Scale) -> Pair:
-    fresh = _batches(scale.publishes)
+    fresh = new_batches(scale.publishes)
     async with redis.asyncio.Redis.from_url(url) as client:
 
         async def raw() -> float:
@@ -76,7 +76,7 @@ async def _redis_publish(url: str, bus: EngineBase, scale: Scale) -> Pair:
 
 
 def redis_sync_publish(url: str, connect: Connect, scale: Scale) -> Pair:
-    fresh, bus = _batches(scale.sync_publishes), connect()
+    fresh, bus = new_batches(scale.sync_publishes), connect()
     turns = []
     with redis.Redis.from_url(url) as client:
         for _ in range(scale.rounds + 1):  # the first warms up
@@ -93,7 +93,7 @@ def sqlite_publish(raw_path: Path, connect: Connect, scale: Scale, concurrency: 
 
 
 async def _sqlite_publish(raw_path: Path, bus: EngineBase, scale: Scale, concurrency: int) -> Pair:
-    fresh, connection = _batches(scale.publishes), raw_log(raw_path)
+    fresh, connection = new_batches(scale.publishes), raw_log(raw_path)
 
     async def raw() -> float:
         topic, batch = fresh()
@@ -129,7 +129,7 @@ def raw_insert_s(connection: sqlite3.Connection, topic: str, batch: list[Envelop
 
 def sync_publish(connect: Connect, scale: Scale) -> float:
     """Publishes per second through the v1 methods, as the median of the rounds."""
-    fresh, bus = _batches(scale.publishes), connect()
+    fresh, bus = new_batches(scale.publishes), connect()
     figures = []
     for _ in range(scale.rounds):
         topic, batch = fresh()

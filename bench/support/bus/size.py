@@ -15,6 +15,7 @@ import orjson
 
 from bench.support.bus.lanes import converse
 from bench.support.bus.publish import REDIS_CONCURRENCY, publish_s
+from bench.support.postgres_server import log_bytes
 from bench.support.redis_server import used_bytes
 from bench.support.report import Connect, Scale, envelope, envelopes, run
 from magent2.bus.base import EngineBase
@@ -93,3 +94,13 @@ async def _redis_growth(url: str, bus: EngineBase, count: int, *, conversing: bo
         return (used_bytes(url) - before) / count
     finally:
         await bus.aclose()
+
+
+def postgres_bytes_per_record(url: str, prefix: str, connect: Connect, scale: Scale) -> float:
+    bus = connect()
+    run(_publish_all(bus, WARM_UP))
+    before = log_bytes(url, prefix)
+    run(_publish_all(bus, scale.sized_records))
+    grown = log_bytes(url, prefix) - before
+    bus.close()
+    return grown / scale.sized_records

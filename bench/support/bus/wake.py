@@ -63,14 +63,14 @@ def redis_wake(url: str, connect: Connect, scale: Scale, followed: int) -> tuple
 async def _redis_wake(url: str, bus: EngineBase, scale: Scale, followed: int) -> tuple[Pair, float]:
     names = [f"conversation-{number}" for number in range(followed)]
     client, writer = _patient(url), _patient(url)
-    ours, one = Side(_publisher(bus), names), Side(_raw_publisher(writer, "one"), names[:1])
+    ours, one = Side(publisher(bus), names), Side(_raw_publisher(writer, "one"), names[:1])
     many = Side(_raw_publisher(writer, "many"), names)
     tasks = [asyncio.create_task(_follow(bus, name, ours)) for name in names]
     tasks.append(asyncio.create_task(raw_follow(client, [f"one:{names[0]}"], one.arrived)))
     try:
         await ours.ready(names)
         await one.ready(names[:1])
-        pair = await _in_turns(one, ours, scale)
+        pair = await in_turns(one, ours, scale)
         tasks.append(asyncio.create_task(raw_follow(client, [f"many:{name}" for name in names], many.arrived)))
         await many.ready(names)
         return pair, median([await many.sample_ms() for _ in range(scale.wakes)])
@@ -84,7 +84,7 @@ def _patient(url: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(url, socket_timeout=None)
 
 
-async def _in_turns(raw: Side, ours: Side, scale: Scale) -> Pair:
+async def in_turns(raw: Side, ours: Side, scale: Scale) -> Pair:
     """Alternate the sides after every sample; a turn is the p50 of many samples."""
     turns = []
     for _ in range(scale.rounds + 1):  # the first warms up
@@ -93,7 +93,7 @@ async def _in_turns(raw: Side, ours: Side, scale: Scale) -> Pair:
     return paired(turns[1:])
 
 
-def _publisher(bus: EngineBase) -> Publish:
+def publisher(bus: EngineBase) -> Publish:
     async def publish(conversation: str) -> None:
         topic, payload = f"chat:{conversation}", envelope(conversation)
         await bus.acall(publishing(topic, BusMessage(topic, payload, payload["id"])))

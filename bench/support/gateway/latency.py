@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
+import orjson
+
 from bench.support.bus.redis_pong import PING, PONG, patient
 from bench.support.bus.wake import PAUSE_S
 from bench.support.gateway.load_client import RequestConnection, Server
 from bench.support.gateway.service_scale import ServiceScale, Site, body, new_names
 from bench.support.gateway.stream_client import Listener, following
+from bench.support.postgres_server import raw_notifications
 from bench.support.processes import ECHO_AGENT, process
 from bench.support.report import Pair, paired, run
 from bench.support.worker.drain import ONE_WORD
@@ -37,6 +40,10 @@ class Latency:
 def redis_latency(url: str, site: Site, scale: ServiceScale) -> Latency:
     with process("bench.support.bus.redis_pong", url):
         return run(_latency(site, scale, lambda: stream_wakes(url)))
+
+
+def postgres_latency(url: str, site: Site, scale: ServiceScale) -> Latency:
+    return run(_latency(site, scale, lambda: notification_wakes(url)))
 
 
 def sqlite_latency(site: Site, scale: ServiceScale) -> Latency:
@@ -120,6 +127,26 @@ async def stream_wakes(url: str) -> AsyncIterator[Sample]:
             return (await hearing - begun) * 1e3
 
         await sample()  # once it was answered, the other side is up
+        yield sample
+
+
+@asynccontextmanager
+async def notification_wakes(url: str) -> AsyncIterator[Sample]:
+    """Two wake-ups: twice an INSERT with NOTIFY, until the listener has read the row."""
+    heard = asyncio.Event()
+
+    async with raw_notifications(url, heard.set) as publish:
+
+        async def sample() -> float:
+            payload = orjson.dumps({"body": str(body("plain", ECHO_AGENT, ONE_WORD))}).decode()
+            await asyncio.sleep(PAUSE_S)
+            begun = time.perf_counter()
+            for _ in range(2):
+                heard.clear()
+                await publish(payload)
+                await heard.wait()
+            return (time.perf_counter() - begun) * 1e3
+
         yield sample
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import redis.asyncio
 
+from bench.support import postgres_server
 from bench.support.bus.publish import raw_insert_s, raw_log
 from bench.support.gateway.load_client import RequestConnection, Server
 from bench.support.gateway.service_scale import ServiceScale, Site, body, new_names
@@ -85,6 +87,15 @@ async def _sqlite_tokens(connection: sqlite3.Connection, site: Site, scale: Serv
         return raw_insert_s(connection, topic, payloads)
 
     return await _tokens(site, scale, append)
+
+
+def postgres_tokens(url: str, site: Site, scale: ServiceScale) -> Pair:
+    with closing(postgres_server.raw_log(url)) as connection:
+
+        async def append(topic: str, payloads: list[Envelope]) -> float:
+            return postgres_server.raw_insert_s(connection, topic, payloads)
+
+        return run(_tokens(site, scale, append))
 
 
 async def _tokens(site: Site, scale: ServiceScale, append: Append) -> Pair:

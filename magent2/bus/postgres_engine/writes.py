@@ -43,8 +43,9 @@ _COLUMNS = 9  # of `_cells`
 _KINDS = {Append: "append", OwnedAppend: "owned", Settle: "settle", Later: "later"}
 _WRITE = render(
     "SELECT * FROM write$v(%b::text[], %b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[],"
-    " %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::int[], %b::int[], %b::text[]::jsonb[],"
-    " %b::bigint)"
+    " %b::text[], %b::text[], %b::text[], %b::text[],"
+    " %b::text[], %b::int[], %b::int[], %b::int[], %b::text[], %b::bigint[], %b::bigint[], %b::boolean[],"
+    " %b::text[]::jsonb[], %b::text[], %b::text[], %b::int[], %b::boolean[], %b::bigint[], %b::bigint)"
 )
 
 
@@ -94,18 +95,21 @@ class WriteGroup:
         return outcomes, changes, dict(zip(changed, versions, strict=True))
 
     def _arguments(self, clock: LogClock) -> tuple[Any, ...]:
-        names = sorted({topic for operation in self.operations for topic in _topics(operation)})
+        operations = self.operations
+        names = sorted({topic for operation in operations for topic in _topics(operation)})
         places = {name: index for index, name in enumerate(names, 1)}
-        counts = [len(operation.records) for operation in self.operations]
-        records = [record for operation in self.operations for record in operation.records]
+        counts = [len(operation.records) for operation in operations]
+        records = [record for operation in operations for record in operation.records]
         return (
             names,
             [places[record.topic] for record in records],
             *_columns(records),
-            [_KINDS[type(operation)] for operation in self.operations],
+            [_KINDS[type(operation)] for operation in operations],
             [end - count + 1 for end, count in zip(accumulate(counts), counts, strict=True)],
             counts,
-            [_rest(operation, places) for operation in self.operations],
+            *_lane_columns(operations),
+            [_rest(operation, places) for operation in operations],
+            *_lanes_and_mail(operations),
             clock.expected_ms(),
         )
 
@@ -139,27 +143,53 @@ def _columns(records: Sequence[NewRecord]) -> list[list[str | None] | None]:
 
 
 def _rest(operation: Write, places: Mapping[str, int]) -> str | None:
-    """Return what is neither a record nor its place, as JSON; `None` for most appends."""
+    """Return the conditions and heads as JSON; `None` for most appends."""
     rest: dict[str, Any] = {}
     if operation.conditions:
         rest["conditions"] = [_condition(condition, places) for condition in operation.conditions]
     if operation.heads:
         rest["heads"] = [_head(head, places) for head in operation.heads]
-    if isinstance(operation, OwnedAppend | Settle | Later):
-        rest |= _owned(operation)
     return orjson.dumps(rest).decode() if rest else None
 
 
-def _owned(operation: OwnedAppend | Settle | Later) -> dict[str, Any]:
-    owner = [operation.owner.conversation, operation.owner.agent, operation.owner.token]
+def _lane_columns(operations: Sequence[Write]) -> list[list[Any] | None]:
+    """Return the position of the lane, the token, the counter, the delay and the refund of each operation."""
+    lanes = _lanes(operations)
+    return _split([_lane_cells(operation, lanes) for operation in operations] if lanes else [], 5)
+
+
+def _lane_cells(operation: Write, lanes: Mapping[tuple[str, str], int]) -> tuple[Any, ...]:
+    if not isinstance(operation, OwnedAppend | Settle | Later):
+        return None, None, None, None, None
+    owner = operation.owner
+    place, counter = lanes[owner.conversation, owner.agent], getattr(operation, "n", None)
     if isinstance(operation, Later):
-        delay_s = operation.delay_s
-        delay_ms = None if delay_s is None else rounded_up_ms(delay_s)
-        return {"owner": owner, "delay": delay_ms, "refund": operation.refund}
-    mail = [[ref.topic.startswith("chat:"), ref.seq] for ref in operation.mail]
-    if isinstance(operation, Settle):
-        return {"owner": owner, "mail": mail}
-    return {"owner": owner, "n": operation.n, **({"mail": mail} if mail else {})}
+        delay_ms = None if operation.delay_s is None else rounded_up_ms(operation.delay_s)
+        return place, owner.token, counter, delay_ms, operation.refund
+    return place, owner.token, counter, None, None
+
+
+def _lanes(operations: Sequence[Write]) -> dict[tuple[str, str], int]:
+    """Return the lanes of the operations with their positions, from 1."""
+    owners = [operation.owner for operation in operations if isinstance(operation, OwnedAppend | Settle | Later)]
+    names = dict.fromkeys((owner.conversation, owner.agent) for owner in owners)
+    return {name: place for place, name in enumerate(names, 1)}
+
+
+def _lanes_and_mail(operations: Sequence[Write]) -> list[list[Any] | None]:
+    """Return conversations and agents of the lanes, and operations, kinds and seqs of the mail that leaves them."""
+    mail = [
+        (place, ref.topic.startswith("chat:"), ref.seq)
+        for place, operation in enumerate(operations, 1)
+        if isinstance(operation, OwnedAppend | Settle)
+        for ref in operation.mail
+    ]
+    return [*_split(list(_lanes(operations)), 2), *_split(mail, 3)]
+
+
+def _split(rows: Sequence[tuple[Any, ...]], columns: int) -> list[list[Any] | None]:
+    """Return one list per column; `None` for each if there are no rows."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [None] * columns
 
 
 def _condition(condition: Condition, places: Mapping[str, int]) -> list[object]:

@@ -217,7 +217,11 @@ DECLARE
     places bigint[];  -- the new places of those that were served
     last_place bigint;
     page bigint;
-    candidate record;
+    candidates bigint[];  -- lanes of this round, in the order in which they are taken
+    turns_of int[];  -- the turn of each candidate
+    locked bigint[];
+    chosen bigint[];
+    i int;
 BEGIN
     taken := '{}';
     more := false;
@@ -246,49 +250,56 @@ BEGIN
     WHILE free > 0 AND true = ANY (is_active) LOOP
         page := greatest(1, free / cardinality(array_positions(is_active, true)));
         served := array_fill(0, ARRAY[cardinality(agents)]);
-        FOR candidate IN
-            SELECT p.i, f.lid FROM unnest(agents, principals, is_active) WITH ORDINALITY AS p (agent, principal, active, i)
-            CROSS JOIN LATERAL (
-                SELECT l.lid, row_number() OVER (ORDER BY l.ready) AS k FROM lanes l
-                WHERE l.agent = p.agent AND l.principal = p.principal AND l.ready IS NOT NULL
-                ORDER BY l.ready LIMIT page
-            ) AS f
-            WHERE p.active ORDER BY f.k, p.i
-        LOOP
+        SELECT coalesce(array_agg(f.lid ORDER BY f.k, p.i), '{}'), coalesce(array_agg(p.i ORDER BY f.k, p.i), '{}')
+        INTO candidates, turns_of
+        FROM unnest(agents, principals, is_active) WITH ORDINALITY AS p (agent, principal, active, i)
+        CROSS JOIN LATERAL (
+            SELECT l.lid, row_number() OVER (ORDER BY l.ready) AS k FROM lanes l
+            WHERE l.agent = p.agent AND l.principal = p.principal AND l.ready IS NOT NULL
+            ORDER BY l.ready LIMIT page
+        ) AS f
+        WHERE p.active;
+        locked := ARRAY(
+            SELECT l.lid FROM lanes l WHERE l.lid = ANY (candidates) AND l.ready IS NOT NULL
+            ORDER BY l.lid FOR UPDATE SKIP LOCKED
+        );
+        chosen := '{}';
+        FOR c IN 1 .. cardinality(candidates) LOOP
             EXIT WHEN free = 0;
-            CONTINUE WHEN NOT is_active[candidate.i];
-            IF principals[candidate.i] <> '' AND used[candidate.i] * (1 - share) >= share * free THEN
+            i := turns_of[c];
+            CONTINUE WHEN NOT is_active[i];
+            IF principals[i] <> '' AND used[i] * (1 - share) >= share * free THEN
                 over_share := true;
-                is_active[candidate.i] := false;
+                is_active[i] := false;
                 CONTINUE;
             END IF;
-            PERFORM 1 FROM lanes l WHERE l.lid = candidate.lid AND l.ready IS NOT NULL FOR UPDATE SKIP LOCKED;
-            IF NOT FOUND THEN  -- no later lane of this principal is taken instead: its lanes keep their order
+            IF NOT candidates[c] = ANY (locked) THEN  -- no later lane of this principal instead: its lanes keep their order
                 more := true;
-                is_active[candidate.i] := false;
+                is_active[i] := false;
                 CONTINUE;
             END IF;
-            UPDATE lanes l
-            SET owner = claimant || '/' || claim_nonce || '/' || nextval('owner_number'), worker = claimant,
-                nonce = claim_nonce, attempt = l.attempt + 1, n = 0, answer = NULL, ready = NULL
-            WHERE l.lid = candidate.lid;
-            taken := taken || candidate.lid;
+            chosen := chosen || candidates[c];
             free := free - 1;
-            served[candidate.i] := served[candidate.i] + 1;
+            served[i] := served[i] + 1;
             last_place := last_place + 1;
-            places[candidate.i] := last_place;
+            places[i] := last_place;
             IF cardinality(claim_agents) = 1 THEN
-                used[candidate.i] := used[candidate.i] + 1;
+                used[i] := used[i] + 1;
             ELSE
-                FOR i IN 1 .. cardinality(principals) LOOP
-                    IF principals[i] = principals[candidate.i] THEN
-                        used[i] := used[i] + 1;
+                FOR j IN 1 .. cardinality(principals) LOOP
+                    IF principals[j] = principals[i] THEN
+                        used[j] := used[j] + 1;
                     END IF;
                 END LOOP;
             END IF;
         END LOOP;
-        FOR i IN 1 .. cardinality(agents) LOOP
-            is_active[i] := is_active[i] AND served[i] = page;
+        UPDATE lanes l
+        SET owner = claimant || '/' || claim_nonce || '/' || nextval('owner_number'), worker = claimant,
+            nonce = claim_nonce, attempt = l.attempt + 1, n = 0, answer = NULL, ready = NULL
+        WHERE l.lid = ANY (chosen);
+        taken := taken || chosen;
+        FOR j IN 1 .. cardinality(agents) LOOP
+            is_active[j] := is_active[j] AND served[j] = page;
         END LOOP;
     END LOOP;
     UPDATE turns t SET turn = p.place

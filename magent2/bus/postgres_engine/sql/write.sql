@@ -2,15 +2,18 @@
 -- refused one changes nothing, so that the others of the group are not affected.
 --
 -- Arguments. `names`: the topics of the group, sorted. The arrays `r_*` have one element per record, or are NULL if all
--- elements are; `r_topic` is a position in `names`. The arrays `o_*` have one per operation: `o_kind` is append, owned, settle or later; its records are
--- `o_count` from position `o_first` on; `o_rest` has what few operations have, or NULL. No two records of the group have
+-- elements are; `r_topic` is a position in `names`. The arrays `o_*` have one per operation: `o_kind` is append, owned,
+-- settle or later; its records are `o_count` from position `o_first` on. `o_lane` is the position of its lane, `o_token`
+-- that of its owner, `o_n` its counter, `o_delay` a delay in ms, `o_refund` whether the attempt does not count. `o_rest` has
+-- the conditions and heads, or NULL:
+--   {"conditions": [[topic, seq] or [topic, field, text]], "heads": [[topic, {field: text}, [removed fields]]]}
+-- The arrays `l_*` name the lanes, and `m_*` the mail that operations remove from them. No two records of the group have
 -- the same topic and id.
---   o_rest: {"owner": [conversation, agent, token], "n": 1, "mail": [[true, 17]], "delay": ms or null, "refund": false,
---            "conditions": [[topic, seq] or [topic, field, text]], "heads": [[topic, {field: text}, [removed fields]]]}
 --
 -- Results. `codes`: NULL, or why an operation was refused; `details` then has what the message needs. `seqs` has the seq of
 -- each record. `answers`: of a repeat, the seqs of the first time. `changed`, `versions`, `listed`: the topics that have changed,
 -- and those of them that were created or whose head was set. `woken`: agents that have lanes which became ready.
+-- The seqs of an append as the answer to a repeat. Those of records that were in the log already are negative.
 CREATE FUNCTION answer_of$v(seqs bigint[]) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(jsonb_agg(abs(s.seq) ORDER BY s.i), '[]') FROM unnest(seqs) WITH ORDINALITY AS s (seq, i)
 $$;
@@ -19,7 +22,9 @@ CREATE FUNCTION write$v(
     names text[],
     r_topic int[], r_id text[], r_digest text[], r_headers text[], r_lane text[], r_copy text[], r_draft text[],
     r_closes text[], r_blobs text[], r_payload text[],
-    o_kind text[], o_first int[], o_count int[], o_rest jsonb[], expected_ms bigint,
+    o_kind text[], o_first int[], o_count int[], o_lane int[], o_token text[], o_n bigint[], o_delay bigint[],
+    o_refund boolean[], o_rest jsonb[], l_conversation text[], l_agent text[],
+    m_operation int[], m_chat boolean[], m_seq bigint[], expected_ms bigint,
     OUT codes text[], OUT details text[], OUT seqs bigint[], OUT answers jsonb[], OUT at bigint,
     OUT changed text[], OUT versions bigint[], OUT listed text[], OUT woken text[]
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -36,7 +41,21 @@ DECLARE
     known_answer jsonb[];
     r_answer jsonb[];  -- of the records that are keys of an append of several
     blobs_found text[];
-    lane lanes%ROWTYPE;
+    l_id bigint[];
+    l_owner text[];
+    l_n bigint[];
+    l_answer jsonb[];
+    l_attempt bigint[];
+    l_done text[];
+    l_done_answer jsonb[];
+    is_written boolean[];  -- lanes whose owner has appended
+    given_up int[];  -- of each lane, the operation with which its owner gave it up
+    has_mail boolean[];
+    has_control boolean[];
+    l_due bigint[];
+    l_parked boolean[];
+    l_idle bigint[];
+    lane int;
     ready bigint[] := '{}';
     numbers bigint[] := '{}';
     rest jsonb;
@@ -50,22 +69,21 @@ DECLARE
     t int;
     size bigint;
     log_ms bigint;
-    new_answer jsonb;
-    is_lane_op boolean;
 BEGIN
     at := now_ms$v();
-    IF 'owned' = ANY (o_kind) OR 'settle' = ANY (o_kind) OR 'later' = ANY (o_kind) THEN
-        PERFORM 1 FROM (
-            SELECT l.lid FROM lanes l
-            WHERE l.lid IN (
-                SELECT f.lid FROM unnest(o_rest) AS o (rest)
-                CROSS JOIN LATERAL (
-                    SELECT lid FROM lanes
-                    WHERE conversation = o.rest #>> '{owner,0}' AND agent = o.rest #>> '{owner,1}' OFFSET 0
-                ) AS f
-            )
-            ORDER BY l.lid FOR UPDATE
-        ) AS locked;
+    IF l_agent IS NOT NULL THEN
+        SELECT array_agg(f.lid ORDER BY n.i) INTO l_id
+        FROM unnest(l_conversation, l_agent) WITH ORDINALITY AS n (conversation, agent, i)
+        LEFT JOIN LATERAL (
+            SELECT lid FROM lanes WHERE conversation = n.conversation AND agent = n.agent OFFSET 0
+        ) AS f ON true;
+        PERFORM 1 FROM lanes l WHERE l.lid = ANY (l_id) ORDER BY l.lid FOR UPDATE;
+        SELECT array_agg(f.owner ORDER BY n.i), array_agg(f.n ORDER BY n.i), array_agg(f.answer ORDER BY n.i),
+            array_agg(f.attempt ORDER BY n.i), array_agg(f.done ORDER BY n.i), array_agg(f.done_answer ORDER BY n.i),
+            array_agg(false), array_agg(NULL::int), array_agg(NULL::bigint), array_agg(false), array_agg(NULL::bigint)
+        INTO l_owner, l_n, l_answer, l_attempt, l_done, l_done_answer, is_written, given_up, l_due, l_parked, l_idle
+        FROM unnest(l_id) WITH ORDINALITY AS n (lid, i)
+        LEFT JOIN LATERAL (SELECT * FROM lanes WHERE lid = n.lid OFFSET 0) AS f ON true;
     END IF;
     -- New rows first, in the order of the names, then all locks in the same order: no two groups can wait for each other.
     INSERT INTO topics (name)
@@ -109,26 +127,24 @@ BEGIN
         first := o_first[o];
         final := first + o_count[o] - 1;
         rest := o_rest[o];
-        is_lane_op := kind <> 'append';
+        lane := o_lane[o];
 
         -- 1. the owner
-        IF is_lane_op THEN
-            SELECT l.* INTO lane FROM lanes l
-            WHERE l.conversation = rest #>> '{owner,0}' AND l.agent = rest #>> '{owner,1}';
-            IF lane.owner IS DISTINCT FROM rest #>> '{owner,2}' THEN
-                IF kind <> 'owned' AND lane.done = rest #>> '{owner,2}' THEN
-                    answers[o] := coalesce(lane.done_answer, '[]');
+        IF lane IS NOT NULL THEN
+            IF l_owner[lane] IS DISTINCT FROM o_token[o] THEN
+                IF kind <> 'owned' AND l_done[lane] = o_token[o] THEN
+                    answers[o] := coalesce(l_done_answer[lane], '[]');
                 ELSE
                     codes[o] := 'fenced';
                 END IF;
                 CONTINUE;
             END IF;
-            IF kind = 'owned' AND (rest ->> 'n')::bigint <> lane.n + 1 THEN
-                IF (rest ->> 'n')::bigint > lane.n THEN
+            IF kind = 'owned' AND o_n[o] <> l_n[lane] + 1 THEN
+                IF o_n[o] > l_n[lane] THEN
                     codes[o] := 'counter';
-                    details[o] := lane.n;
-                ELSIF (rest ->> 'n')::bigint = lane.n THEN
-                    answers[o] := coalesce(lane.answer, '[]');
+                    details[o] := l_n[lane];
+                ELSIF o_n[o] = l_n[lane] THEN
+                    answers[o] := coalesce(l_answer[lane], '[]');
                 ELSE
                     answers[o] := '[]';
                 END IF;
@@ -229,7 +245,7 @@ BEGIN
                 END IF;
             END IF;
         END LOOP;
-        IF NOT is_lane_op AND final > first THEN
+        IF lane IS NULL AND final > first THEN
             r_answer[first] := answer_of$v(seqs[first:final]);
         END IF;
         IF rest ? 'heads' THEN
@@ -241,51 +257,72 @@ BEGIN
                 is_listed[t] := true;
             END LOOP;
         END IF;
-        CONTINUE WHEN NOT is_lane_op;
-
-        new_answer := answer_of$v(seqs[first:final]);
-        IF rest ? 'mail' THEN
-            DELETE FROM mail m USING jsonb_array_elements(rest -> 'mail') AS x (ref)
-            WHERE m.lid = lane.lid AND m.chat = (x.ref ->> 0)::boolean AND m.seq = (x.ref ->> 1)::bigint;
-        END IF;
         IF kind = 'owned' THEN
-            UPDATE lanes SET n = lane.n + 1, answer = new_answer WHERE lid = lane.lid;
-            CONTINUE;
+            l_n[lane] := o_n[o];
+            l_answer[lane] := CASE
+                WHEN final < first THEN '[]' WHEN known_seq IS NULL THEN to_jsonb(seqs[first:final])
+                ELSE answer_of$v(seqs[first:final]) END;
+            is_written[lane] := true;
+        ELSIF lane IS NOT NULL THEN
+            l_owner[lane] := NULL;
+            l_done[lane] := o_token[o];
+            l_done_answer[lane] := CASE
+                WHEN final < first THEN '[]' WHEN known_seq IS NULL THEN to_jsonb(seqs[first:final])
+                ELSE answer_of$v(seqs[first:final]) END;
+            given_up[lane] := o;
         END IF;
-
-        -- The owner gives the lane up.
-        log_ms := coalesce(log_ms, log_ms$v(expected_ms));
-        IF kind = 'settle' THEN
-            lane.attempt := 0;
-        ELSIF (rest ->> 'refund')::boolean THEN
-            lane.attempt := greatest(0, lane.attempt - 1);
-        END IF;
-        lane.parked := false;
-        lane.due_ms := NULL;
-        lane.idle_ms := NULL;
-        IF kind = 'later' AND EXISTS (SELECT 1 FROM mail m WHERE m.lid = lane.lid AND NOT m.chat) THEN
-            -- The command came while the lane was held, and intake leaves held lanes alone. So nothing else would make
-            -- the lane ready.
-            ready := ready || lane.lid;
-            numbers := numbers || nextval('ready_front');
-            woken := woken || lane.agent;
-        ELSIF kind = 'later' AND rest ->> 'delay' IS NULL THEN
-            lane.parked := true;
-        ELSIF kind = 'later' AND (rest ->> 'delay')::bigint > 0 THEN
-            lane.due_ms := log_ms + (rest ->> 'delay')::bigint;
-        ELSIF NOT EXISTS (SELECT 1 FROM mail m WHERE m.lid = lane.lid) THEN
-            lane.idle_ms := log_ms;
-            lane.attempt := 0;
-        ELSE
-            ready := ready || lane.lid;
-            numbers := numbers || nextval(CASE kind WHEN 'settle' THEN 'ready_back' ELSE 'ready_front' END::regclass);
-            woken := woken || lane.agent;
-        END IF;
-        UPDATE lanes
-        SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = lane.attempt, due_ms = lane.due_ms,
-            parked = lane.parked, idle_ms = lane.idle_ms, done = rest #>> '{owner,2}', done_answer = new_answer
-        WHERE lid = lane.lid;
     END LOOP;
+
+    IF m_operation IS NOT NULL THEN
+        DELETE FROM mail m USING unnest(m_operation, m_chat, m_seq) AS x (operation, chat, seq)
+        WHERE m.lid = l_id[o_lane[x.operation]] AND m.chat = x.chat AND m.seq = x.seq
+            AND codes[x.operation] IS NULL AND answers[x.operation] IS NULL;
+    END IF;
+    IF true = ANY (is_written) THEN
+        UPDATE lanes l SET n = w.n, answer = w.answer
+        FROM unnest(l_id, l_n, l_answer, is_written, l_owner) AS w (lid, n, answer, written, owner)
+        WHERE l.lid = w.lid AND w.written AND w.owner IS NOT NULL;
+    END IF;
+    IF cardinality(array_remove(given_up, NULL)) > 0 THEN
+        SELECT array_agg(EXISTS (SELECT 1 FROM mail m WHERE m.lid = n.lid OFFSET 0) ORDER BY n.i),
+            array_agg(EXISTS (SELECT 1 FROM mail m WHERE m.lid = n.lid AND NOT m.chat OFFSET 0) ORDER BY n.i)
+        INTO has_mail, has_control
+        FROM unnest(l_id) WITH ORDINALITY AS n (lid, i);
+        log_ms := log_ms$v(expected_ms);
+        FOR i IN 1 .. cardinality(given_up) LOOP
+            CONTINUE WHEN given_up[i] IS NULL;
+            kind := o_kind[given_up[i]];
+            IF kind = 'settle' THEN
+                l_attempt[i] := 0;
+            ELSIF o_refund[given_up[i]] THEN
+                l_attempt[i] := greatest(0, l_attempt[i] - 1);
+            END IF;
+            IF kind = 'later' AND has_control[i] THEN
+                -- The command came while the lane was held, and intake leaves held lanes alone. So nothing else would
+                -- make the lane ready.
+                ready := ready || l_id[i];
+                numbers := numbers || nextval('ready_front');
+                woken := woken || l_agent[i];
+            ELSIF kind = 'later' AND o_delay[given_up[i]] IS NULL THEN
+                l_parked[i] := true;
+            ELSIF kind = 'later' AND o_delay[given_up[i]] > 0 THEN
+                l_due[i] := log_ms + o_delay[given_up[i]];
+            ELSIF NOT has_mail[i] THEN
+                l_idle[i] := log_ms;
+                l_attempt[i] := 0;
+            ELSE
+                ready := ready || l_id[i];
+                numbers := numbers || nextval(CASE kind WHEN 'settle' THEN 'ready_back' ELSE 'ready_front' END::regclass);
+                woken := woken || l_agent[i];
+            END IF;
+        END LOOP;
+        UPDATE lanes l
+        SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = g.attempt, due_ms = g.due,
+            parked = g.parked, idle_ms = g.idle, done = g.done, done_answer = g.done_answer
+        FROM unnest(l_id, given_up, l_attempt, l_due, l_parked, l_idle, l_done, l_done_answer)
+            AS g (lid, given_up, attempt, due, parked, idle, done, done_answer)
+        WHERE l.lid = g.lid AND g.given_up IS NOT NULL;
+    END IF;
 
     INSERT INTO records (tid, seq, at_ms, id, digest, answer, headers, lane, copy, draft, closes, blobs, payload)
     SELECT t_id[r.topic], r.seq, at, r.id, r.digest, r.answer,

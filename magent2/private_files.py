@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from itertools import takewhile
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -17,8 +18,26 @@ FILE_MODE, SHARED_FILE_MODE = 0o600, 0o660
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder that only its owner can enter. A folder that exists keeps its mode."""
+    """Create a folder that only its owner can enter, on disk. A folder that exists keeps its mode.
+
+    A power failure may lose a folder, with all files in it, until its parent was synced.
+    """
+    created = list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    for path in created:
+        try:
+            sync(path.parent)
+        except OSError as error:  # the parent cannot be read, or its file system does not sync folders
+            log.warning("a new folder may be lost if the power fails", extra={"folder": str(path), "error": str(error)})
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the entries of a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def make_subfolder(folder: Path) -> None:

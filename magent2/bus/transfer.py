@@ -19,7 +19,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Dump, DumpRow, Load
 from magent2.errors import InvalidInput, StorageUnwritable
 from magent2.models.json_types import JsonObject
-from magent2.private_files import create_file
+from magent2.private_files import create_file, sync
 
 FORMAT = 1
 LOAD_ROWS = 500
@@ -50,7 +50,7 @@ def backup(bus: Engine, path: Path) -> None:
 
 
 def export_log(bus: Engine, path: Path) -> TransferResult:
-    """Export the whole log. The file gets its name only when it is complete."""
+    """Export the whole log. The file gets its name only when it is complete, and is on disk when this returns."""
     if path.exists():
         raise StorageUnwritable(f"{path} exists already; choose another name or move it away")
     partial = path.with_name(path.name + ".partial")
@@ -69,6 +69,7 @@ def export_log(bus: Engine, path: Path) -> TransferResult:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        sync(path.parent)
     except OSError as error:
         raise StorageUnwritable(f"cannot write {path}: {error.strerror}; choose another place") from error
     finally:

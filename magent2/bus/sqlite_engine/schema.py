@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 import uuid
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from magent2 import __version__
 from magent2.errors import SchemaTooNew, StorageCorrupt, StorageUnwritable
-from magent2.private_files import create_if_missing, make_folder
+from magent2.private_files import create_if_missing, make_folder, sync
 
 SCHEMA = 3
 APPLICATION_ID = 0x6D616732  # "mag2" in the header of the file tells it from databases of other programs
@@ -242,14 +241,6 @@ def write_backup(connection: sqlite3.Connection, target: Path, *, replace: bool 
     part.unlink(missing_ok=True)
     create_if_missing(part)  # VACUUM INTO accepts an empty file, and would create one that others can read
     connection.execute("VACUUM INTO ?", (str(part),))
-    _sync(part)
+    sync(part)
     part.replace(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target.parent)

@@ -6,11 +6,12 @@ import os
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from magent2.errors import SettingsError
-from magent2.private_files import create_file, make_folder, narrow
+from magent2.private_files import create_file, make_folder, narrow, sync
 
 FILE_NAME = "token"
 TOKEN_BYTES = 24
@@ -68,15 +69,16 @@ class TokenFile:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         draft = self._write_draft(token)
         draft.replace(self.path)
+        sync(self.path.parent)  # after a power failure the old token must not be valid again
         return token
 
     def _create(self) -> str:
         """Create the token. If several processes start together, one creates it and all use it: `link` is atomic."""
         draft = self._write_draft(secrets.token_urlsafe(TOKEN_BYTES))
         try:
-            os.link(draft, self.path)
-        except FileExistsError:
-            pass  # another process created it first: its token is read below
+            with suppress(FileExistsError):  # another process created it first: its token is read below
+                os.link(draft, self.path)
+            sync(self.path.parent)
         except OSError as error:
             raise self._cannot_create(error) from error
         finally:
@@ -93,6 +95,8 @@ class TokenFile:
             make_folder(self.path.parent)
             with os.fdopen(create_file(draft, shared=False), "w", encoding="ascii") as file:
                 file.write(token + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise self._cannot_create(error) from error
         return draft

@@ -59,11 +59,13 @@ HEAD_MAX_BYTES = 4096
 HEAD_FIELD_MAX_CHARS = 64
 BLOB_MAX_BYTES = 16 << 20
 DUMP_LIMIT_MAX = 1000
+DUMP_CHUNK_BYTES = 4 << 20  # a chunk of a dump ends after the row that exceeds this
 REMOVED_PER_STEP_MAX = 1000  # records that one operation of retention looks at or removes: no writer waits long for it
 BLOBS_PER_STEP_MAX = 64  # blobs that one operation removes; a blob is far larger than a record
 DUMP_SCHEMA = 1  # of the rows of `Dump`, on every engine; how an engine stores them is the engine's own schema
 IDS_KEPT = 10_000  # ids per topic that stay known after their records were dropped
 INTAKE_MAX = 256  # records per inbox that one claim puts into lanes, so that no claim blocks others for long
+IDLE_LANES_DROPPED_MAX = 256  # lanes without mail that one claim forgets
 LANE_MEMORY_S = 86_400  # how long a lane without mail is remembered, so that a repeated settle is recognized
 
 OLDEST = -1  # for `Read.after`: start with the oldest record that the topic still has

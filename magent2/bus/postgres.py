@@ -37,7 +37,6 @@ from magent2.bus.operations import (
 from magent2.bus.postgres_engine import lanes, reads, transfer
 from magent2.bus.postgres_engine.clock import LogClock
 from magent2.bus.postgres_engine.connection import Connection, ServerAddress
-from magent2.bus.postgres_engine.errors import RETRY_FOR_S
 from magent2.bus.postgres_engine.maintenance import MAINTENANCE
 from magent2.bus.postgres_engine.notifications import NotificationHub
 from magent2.bus.postgres_engine.schema import log_info, prepare
@@ -45,6 +44,7 @@ from magent2.bus.postgres_engine.threads import OperationThreads, RunGroup
 from magent2.bus.postgres_engine.writes import WriteGroup
 from magent2.bus.record_watch import Changes, RecordWatch
 from magent2.bus.records import LogInfo, Page, page_after
+from magent2.bus.servers import DEFAULT_PREFIX, RETRY_FOR_S
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, Magent2Error
 from magent2.models.address import chat_topic
@@ -55,7 +55,6 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 DEFAULT_URL = "postgresql://localhost:5432/magent2"
-DEFAULT_PREFIX = "magent2"
 GROUP_MAX = 256  # writes per commit
 READ_CONNECTIONS_MAX = 4
 

@@ -17,7 +17,6 @@ from magent2.bus.operations import AnyOperation, Delete, Dump, Erase, Expire, In
 from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.redis_engine.codec import decode_notification
 from magent2.bus.redis_engine.connection import ServerAddress
-from magent2.bus.redis_engine.errors import RETRY_FOR_S
 from magent2.bus.redis_engine.exchanges import EXCHANGES, AnyExchange, Keyspace
 from magent2.bus.redis_engine.execute import ConnectionPool, execute_pipelined
 from magent2.bus.redis_engine.functions import Exchange
@@ -26,6 +25,7 @@ from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
 from magent2.bus.redis_engine.scrubber import Scrubber
 from magent2.bus.redis_engine.transfer import dump, load
 from magent2.bus.redis_engine.watch import EventLoopThread, RedisWatch, SubscriptionHub
+from magent2.bus.servers import DEFAULT_PREFIX, RETRY_FOR_S
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, SettingsError
 from magent2.settings import PAYLOAD_MAX_BYTES
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 DEFAULT_URL = "redis://localhost:6379/0"
-DEFAULT_PREFIX = "magent2"
 PREFIX_MAX_CHARS = 128
 OPENING_THREADS_MAX = 4  # threads that open connections for event loops
 

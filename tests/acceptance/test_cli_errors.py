@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from magent2.bus.redis_engine.errors import FIRST_CONTACT_S
+from magent2.bus.servers import FIRST_CONTACT_S
 from magent2.cli.main import cli, run
 from magent2.client.transport import Backoff
 from tests.support.command_line import CommandLine, Done, served_team

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +11,6 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import set_json_loads
 
-from magent2.bus.postgres_engine.errors import DELAY_MAX_S, DELAY_MIN_S
 from magent2.errors import SettingsError, UnsupportedServer
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -98,13 +95,3 @@ class ServerAddress:
             raise UnsupportedServer(
                 f"the database at {self} has the encoding {row[1]}; create one with ENCODING 'UTF8'"
             )
-
-
-def retry_delays(for_s: float) -> Iterator[float]:
-    """Yield the delay before each attempt, with exponential backoff, until `for_s` seconds have passed."""
-    deadline = time.monotonic() + for_s
-    yield 0.0
-    delay = DELAY_MIN_S
-    while (left := deadline - time.monotonic()) > 0:
-        yield min(delay, left)
-        delay = min(delay * 2, DELAY_MAX_S)

@@ -1,4 +1,4 @@
-"""Errors of the server and the connection as errors of magent2, and for how long the engine retries by itself."""
+"""Errors of the server and the connection as errors of magent2."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from magent2.errors import (
     StorageFull,
     StorageUnwritable,
 )
-
-RETRY_FOR_S = 20.0  # after a working connection was lost
-FIRST_CONTACT_S = 2.0  # before the first connection
-DELAY_MIN_S, DELAY_MAX_S = 0.02, 1.0
 
 # The same statement may succeed later, on this or on another connection.
 _TRANSIENT = (

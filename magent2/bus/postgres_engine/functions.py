@@ -10,11 +10,17 @@ import hashlib
 import re
 from importlib.resources import files
 
-from magent2.bus.operations import CLAIM_MAIL_MAX, HEAD_MAX_BYTES, IDS_KEPT, INTAKE_MAX, LANE_MEMORY_S
+from magent2.bus.operations import (
+    CLAIM_MAIL_MAX,
+    HEAD_MAX_BYTES,
+    IDLE_LANES_DROPPED_MAX,
+    IDS_KEPT,
+    INTAKE_MAX,
+    LANE_MEMORY_S,
+)
 
 CLOCK_JUMP_MS = 60_000  # a larger difference between two clocks means that one was set (decision 28)
 CLOCK_STORE_MS = 1000  # how often the log clock is stored
-IDLE_LANES_DROPPED_MAX = 256  # per claim
 
 _LIMITS = {
     "claim_mail_max": CLAIM_MAIL_MAX,

@@ -22,10 +22,11 @@ from psycopg import sql
 
 from magent2.background import log_error
 from magent2.bus.postgres_engine.connection import Connection, ServerAddress
-from magent2.bus.postgres_engine.errors import DELAY_MAX_S, DELAY_MIN_S, translate
+from magent2.bus.postgres_engine.errors import translate
 from magent2.bus.postgres_engine.functions import render
 from magent2.bus.postgres_engine.reads import rows
 from magent2.bus.record_watch import Changes, RecordHub
+from magent2.bus.servers import DELAY_MAX_S, DELAY_MIN_S
 from magent2.bus.watch import LocalWatch
 from magent2.models.address import KIND_MARK, chat_topic
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from magent2.background import log_error
 from magent2.bus.operations import AnyOperation
-from magent2.bus.postgres_engine.connection import Connection, retry_delays
-from magent2.bus.postgres_engine.errors import FIRST_CONTACT_S, is_transient, translate
+from magent2.bus.postgres_engine.connection import Connection
+from magent2.bus.postgres_engine.errors import is_transient, translate
+from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
 from magent2.bus.waiters import LoopBatches, QueuedOperation, ThreadWaiter, Waiter, finish_all
 from magent2.errors import BusUnavailable, Magent2Error
 

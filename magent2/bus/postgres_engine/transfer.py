@@ -6,22 +6,21 @@ A dump goes through the tables in a fixed order, each by its key, so a cursor is
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from magent2.bus.operations import DUMP_SCHEMA, Dump, DumpRow, Load
+from magent2.bus.dump_rows import log_id_of, parse_row, record_of
+from magent2.bus.operations import DUMP_CHUNK_BYTES, DUMP_SCHEMA, Dump, DumpRow, Load
 from magent2.bus.postgres_engine.connection import Connection
 from magent2.bus.postgres_engine.functions import render
 from magent2.bus.postgres_engine.reads import COLUMNS, decode, rows
-from magent2.bus.records import NewRecord, canonical
-from magent2.errors import InvalidInput, MalformedRecord, NotEmpty, SchemaTooNew
+from magent2.bus.records import canonical
+from magent2.errors import InvalidInput, MalformedRecord, NotEmpty
 from magent2.models.address import chat_topic, control_topic
 
-CHUNK_BYTES = 4 << 20  # a chunk of a dump ends after the row that exceeds this
 BLOBS_PER_PAGE = 4  # a blob may be as large as several chunks
 
 
@@ -48,7 +47,7 @@ class _Chunk:
 
     limit: int
     rows: list[DumpRow] = field(default_factory=list)
-    room: int = CHUNK_BYTES
+    room: int = DUMP_CHUNK_BYTES
 
     def is_full(self) -> bool:
         return len(self.rows) >= self.limit or self.room <= 0
@@ -169,7 +168,7 @@ _SECTIONS: dict[str, tuple[str, list[Any], Callable[..., DumpRow]]] = {
 
 
 def load(connection: Connection, operation: Load) -> None:
-    writes = [_parse(row) for row in operation.rows]
+    writes = [parse_row(row, _PARSERS) for row in operation.rows]  # all before the first: a bad row changes nothing
     with connection.transaction():
         # Another process must not append between the check and the first rows.
         connection.execute("LOCK TABLE topics IN SHARE ROW EXCLUSIVE MODE")
@@ -184,28 +183,12 @@ def load(connection: Connection, operation: Load) -> None:
 Writer = Callable[[Connection], object]
 
 
-def _parse(row: DumpRow) -> Writer:
-    """Return a function that writes the row. `load` parses all rows before it writes any: a bad row changes nothing."""
-    kind = row.get("kind")
-    parser = _PARSERS.get(str(kind))
-    if parser is None:
-        raise InvalidInput(f"a row of kind {kind!r} is not part of a dump")
-    try:
-        return parser(row)
-    except (KeyError, TypeError, binascii.Error) as error:
-        raise InvalidInput(
-            f"a row of kind {kind!r} is damaged ({type(error).__name__}: {error}); dump again"
-        ) from error
-
-
 def _execute(statement: str, *values: object) -> Writer:
     return lambda connection: connection.execute(statement, values, prepare=True)
 
 
 def _parse_log(row: DumpRow) -> Writer:
-    if int(row["schema"]) > DUMP_SCHEMA:
-        raise SchemaTooNew(f"the dump has schema {row['schema']}, this release knows {DUMP_SCHEMA}; upgrade magent2")
-    return _execute("UPDATE meta SET value = %s WHERE key = 'log_id'", str(row["log_id"]))
+    return _execute("UPDATE meta SET value = %s WHERE key = 'log_id'", log_id_of(row))
 
 
 def _parse_blob(row: DumpRow) -> Writer:
@@ -249,15 +232,7 @@ _INSERT_RECORD = (
 
 def _parse_record(row: DumpRow) -> Writer:
     erased = row["payload"] is None
-    record = NewRecord(
-        str(row["topic"]),
-        row["payload"] or {},
-        row["id"],
-        row["headers"],
-        row["draft"],
-        row["closes"],
-        tuple(row["blobs"]),
-    )
+    record = record_of(row)
     seq, at_ms = int(row["seq"]), int(row["at_ms"])
 
     def write(connection: Connection) -> None:

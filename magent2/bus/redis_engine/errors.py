@@ -1,10 +1,8 @@
-"""Error replies of the server as errors of magent2, and for how long the engine retries by itself."""
+"""Error replies of the server as errors of magent2."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
 
 from magent2.errors import (
     BusUnavailable,
@@ -15,10 +13,6 @@ from magent2.errors import (
     StorageUnwritable,
     UnsupportedServer,
 )
-
-RETRY_FOR_S = 20.0  # after a working connection was lost
-FIRST_CONTACT_S = 2.0  # before the first connection
-DELAY_MIN_S, DELAY_MAX_S = 0.02, 1.0
 
 _TRANSIENT = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"})
 _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
@@ -36,16 +30,6 @@ _NO_FUNCTIONS = re.compile(r"unknown command .?(fcall|function)", re.IGNORECASE)
 NEEDED_RIGHTS = (
     "+@read +@write +@pubsub +@connection +info +time +fcall +fcall_ro +function|load +function|list +function|delete"
 )
-
-
-def retry_delays(for_s: float) -> Iterator[float]:
-    """Yield the delay before each attempt, with exponential backoff, until `for_s` seconds have passed."""
-    deadline = time.monotonic() + for_s
-    yield 0.0
-    delay = DELAY_MIN_S
-    while (left := deadline - time.monotonic()) > 0:
-        yield min(delay, left)
-        delay = min(delay * 2, DELAY_MAX_S)
 
 
 def is_missing_function(text: str) -> bool:

@@ -15,15 +15,14 @@ import hiredis
 
 from magent2.bus.redis_engine.connection import BlockingConnection, ServerAddress, pack
 from magent2.bus.redis_engine.errors import (
-    FIRST_CONTACT_S,
     is_missing_function,
     is_transient,
-    retry_delays,
     translate,
     unavailable,
 )
 from magent2.bus.redis_engine.functions import Command, Exchange, FunctionLibrary, Reply, load_library
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
+from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
 from magent2.errors import BusUnavailable, Magent2Error
 
 R = TypeVar("R")

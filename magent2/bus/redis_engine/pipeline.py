@@ -23,8 +23,9 @@ import hiredis
 
 from magent2.background import log_error
 from magent2.bus.redis_engine.connection import RECEIVE_BYTES, REPLY_TIMEOUT_S, ServerAddress
-from magent2.bus.redis_engine.errors import FIRST_CONTACT_S, retry_delays, unavailable
+from magent2.bus.redis_engine.errors import unavailable
 from magent2.bus.redis_engine.functions import Reply
+from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
 from magent2.errors import BusUnavailable, Magent2Error
 
 IN_FLIGHT_MAX = 8192  # commands without a reply; further ones wait in `room`

@@ -23,6 +23,7 @@ import orjson
 
 from magent2.bus.operations import (
     CLAIM_MAIL_MAX,
+    IDLE_LANES_DROPPED_MAX,
     LANE_MEMORY_S,
     LEASE_MAX_S,
     Claim,
@@ -42,7 +43,6 @@ from magent2.bus.sqlite_engine.reads import fenced, mail_of
 from magent2.errors import CounterGap
 from magent2.models.address import history_topic
 
-IDLE_LANES_DROPPED_MAX = 256  # per claim
 LEASE_MAX_MS = int(LEASE_MAX_S * 1000)
 
 _HAS_MAIL = "SELECT 1 FROM mail WHERE lid = ? LIMIT 1"

@@ -6,11 +6,11 @@ A dump goes through the tables in a fixed order, each by its key, so a cursor is
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable
 
-from magent2.bus.operations import DUMP_SCHEMA, Dump, DumpRow, Info, Load
-from magent2.bus.records import MailRef, NewRecord, canonical, decode_object
+from magent2.bus.dump_rows import log_id_of, parse_row, record_of
+from magent2.bus.operations import DUMP_CHUNK_BYTES, DUMP_SCHEMA, Dump, DumpRow, Info, Load
+from magent2.bus.records import MailRef, canonical, decode_object
 from magent2.bus.sqlite_engine.connection import (
     SEQ_BITS,
     SEQ_MASK,
@@ -24,11 +24,8 @@ from magent2.bus.sqlite_engine.connection import (
 )
 from magent2.bus.sqlite_engine.lane_intake import CHAT, CONTROL, intake_cursors, save_intake_cursors
 from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info
-from magent2.errors import InvalidInput, MalformedRecord, NotEmpty, SchemaTooNew
+from magent2.errors import InvalidInput, MalformedRecord, NotEmpty
 from magent2.models.address import chat_topic, control_topic
-
-CHUNK_BYTES = 4 << 20  # a chunk of a dump ends after the row that exceeds this
-
 
 # --- export ---
 
@@ -39,7 +36,7 @@ def dump(db: ReadConnection, operation: Dump) -> tuple[tuple[DumpRow, ...], str 
     if section and section not in names:
         raise InvalidInput(f"{operation.cursor!r} is not a cursor of a dump; start without a cursor")
     rows: list[DumpRow] = []
-    room = CHUNK_BYTES
+    room = DUMP_CHUNK_BYTES
     for name in names[names.index(section) if section else 0 :]:
         sql, start, shape = _SECTIONS[name]
         for cells in db.execute(sql, (type(start)(position) if position else start,)):
@@ -144,28 +141,12 @@ def load(db: WriteConnection, operation: Load) -> None:
         for table in ("topics", "blobs", "lanes"):
             if db.one(f"SELECT 1 FROM {table} LIMIT 1") is not None:  # noqa: S608 - three constants
                 raise NotEmpty("the log has content already; load into an empty one")
-    for write in [_parse(row) for row in operation.rows]:
+    for write in [parse_row(row, _PARSERS) for row in operation.rows]:  # all before the first: a bad row changes nothing
         write(db)
 
 
-def _parse(row: DumpRow) -> Callable[[WriteConnection], None]:
-    """Return a function that writes the row. `load` parses all rows before it writes any: a bad row changes nothing."""
-    kind = row.get("kind")
-    parser = _PARSERS.get(str(kind))
-    if parser is None:
-        raise InvalidInput(f"a row of kind {kind!r} is not part of a dump")
-    try:
-        return parser(row)
-    except (KeyError, TypeError, binascii.Error) as error:
-        raise InvalidInput(
-            f"a row of kind {kind!r} is damaged ({type(error).__name__}: {error}); dump again"
-        ) from error
-
-
 def _parse_log(row: DumpRow) -> Callable[[WriteConnection], None]:
-    if int(row["schema"]) > DUMP_SCHEMA:
-        raise SchemaTooNew(f"the dump has schema {row['schema']}, this release knows {DUMP_SCHEMA}; upgrade magent2")
-    log_id = str(row["log_id"])
+    log_id = log_id_of(row)
 
     def write(db: WriteConnection) -> None:
         db.execute("UPDATE meta SET value = ? WHERE key = 'log_id'", (log_id,))
@@ -198,15 +179,7 @@ def _parse_topic(row: DumpRow) -> Callable[[WriteConnection], None]:
 
 def _parse_record(row: DumpRow) -> Callable[[WriteConnection], None]:
     erased = row["payload"] is None
-    record = NewRecord(
-        str(row["topic"]),
-        row["payload"] or {},
-        row["id"],
-        row["headers"],
-        row["draft"],
-        row["closes"],
-        tuple(row["blobs"]),
-    )
+    record = record_of(row)
     seq, at_ms = int(row["seq"]), int(row["at_ms"])
 
     def write(db: WriteConnection) -> None:

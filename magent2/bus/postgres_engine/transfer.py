@@ -168,7 +168,7 @@ _SECTIONS: dict[str, tuple[str, list[Any], Callable[..., DumpRow]]] = {
 
 
 def load(connection: Connection, operation: Load) -> None:
-    writes = [parse_row(row, _PARSERS) for row in operation.rows]  # all before the first: a bad row changes nothing
+    writes = [parse_row(row, _PARSERS) for row in operation.rows]  # all before the first write
     with connection.transaction():
         # Another process must not append between the check and the first rows.
         connection.execute("LOCK TABLE topics IN SHARE ROW EXCLUSIVE MODE")

@@ -141,7 +141,7 @@ def load(db: WriteConnection, operation: Load) -> None:
         for table in ("topics", "blobs", "lanes"):
             if db.one(f"SELECT 1 FROM {table} LIMIT 1") is not None:  # noqa: S608 - three constants
                 raise NotEmpty("the log has content already; load into an empty one")
-    for write in [parse_row(row, _PARSERS) for row in operation.rows]:  # all before the first: a bad row changes nothing
+    for write in [parse_row(row, _PARSERS) for row in operation.rows]:  # all before the first write
         write(db)
 
 

@@ -8,18 +8,27 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from magent2.bus.interface import Engine
 from tests.contracts.bus.state_machine import EngineStateMachine
-from tests.support.engines import ENGINES, NewEngine, new_engines
+from tests.support.engines import ENGINES, new_engines
+from tests.support.postgres_server import Schemas
 
 STEPS = 40
-EXAMPLES = {"memory": 60, "sqlite": 20, "redis": 20}
+EXAMPLES = {"memory": 60, "sqlite": 20, "redis": 20, "postgres": 20}
 SOAK_STEPS = 120
-SOAK_EXAMPLES = {"memory": 3000, "sqlite": 500, "redis": 500}
+SOAK_EXAMPLES = {"memory": 3000, "sqlite": 500, "redis": 500, "postgres": 500}
 
 
-def run(new_engine: NewEngine, examples: int, steps: int) -> None:
+def run(kind: str, request: pytest.FixtureRequest, examples: int, steps: int) -> None:
+    new_engine = new_engines(kind, request)
+
     class Machine(EngineStateMachine):
         def open_engine(self) -> Engine:
             return new_engine()
+
+        def teardown(self) -> None:
+            super().teardown()
+            if kind == "postgres":  # the next history uses the emptied logs of this one
+                schemas: Schemas = request.getfixturevalue("postgres_schemas")
+                schemas.give_back()
 
     chosen = settings(
         max_examples=examples,
@@ -32,10 +41,10 @@ def run(new_engine: NewEngine, examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_answers_as_the_model_does(kind: str, request: pytest.FixtureRequest) -> None:
-    run(new_engines(kind, request), EXAMPLES[kind], STEPS)
+    run(kind, request, EXAMPLES[kind], STEPS)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_engine_answers_as_the_model_does_for_long(kind: str, request: pytest.FixtureRequest) -> None:
-    run(new_engines(kind, request), SOAK_EXAMPLES[kind], SOAK_STEPS)
+    run(kind, request, SOAK_EXAMPLES[kind], SOAK_STEPS)

@@ -1,4 +1,4 @@
-"""Fixtures for tests with several processes; each test runs on a SQLite file and on Redis."""
+"""Fixtures for tests with several processes; each test runs on a SQLite file, on Redis and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ import pytest
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
+from tests.support.postgres_server import Schemas
 from tests.support.processes import ProcessGroup
 from tests.support.redis_server import RedisServer
 
 SEED_VARIABLE = "TEST_SEED"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
 def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new log that any process can open by its URL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'log.db'}"
+    if request.param == "postgres":
+        schemas: Schemas = request.getfixturevalue("postgres_schemas")
+        return schemas.new_url()
     server: RedisServer = request.getfixturevalue("redis_server")
     return f"{server.url}?prefix={uuid.uuid4().hex[:12]}"
 

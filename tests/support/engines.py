@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Operation
@@ -20,11 +21,17 @@ from magent2.bus.sqlite_engine.clock import SystemClock, boot_id
 from magent2.bus.sqlite_engine.connection import ReadConnection, WriteConnection
 from magent2.bus.sqlite_engine.dispatch import READS, WRITES, run_group
 from magent2.settings import PAYLOAD_MAX_BYTES
+from tests.support.postgres_server import Schemas
 from tests.support.redis_server import RedisServer
 
 NewEngine: TypeAlias = Callable[[], Engine]
 
-ENGINES = ("memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis))
+ENGINES = (
+    "memory",
+    "sqlite",
+    pytest.param("redis", marks=pytest.mark.redis),
+    pytest.param("postgres", marks=pytest.mark.postgres),
+)
 
 
 def spoil_next_record(engine: Engine, topic: str, connection: sqlite3.Connection) -> None:
@@ -61,5 +68,8 @@ def new_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
     if kind == "sqlite":
         folder: Path = request.getfixturevalue("tmp_path")
         return lambda: SqliteBus(folder / f"{uuid.uuid4().hex}.db")
+    if kind == "postgres":
+        schemas: Schemas = request.getfixturevalue("postgres_schemas")
+        return lambda: connect(schemas.new_url())
     server: RedisServer = request.getfixturevalue("redis_server")
     return lambda: RedisBus(server.url, prefix=uuid.uuid4().hex)

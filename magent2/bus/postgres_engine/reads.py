@@ -85,8 +85,8 @@ def decode_until_malformed(topic: str, found: Iterable[Sequence[Any]]) -> tuple[
 
 def read(connection: Connection, operation: Read) -> Page:
     after = operation.after
-    if isinstance(after, str):
-        after = assigned_seq(after) or after
+    if isinstance(after, str) and (seq := assigned_seq(after)) is not None:
+        after = seq
     before = _SEQ_MAX if operation.before is None else operation.before
     values = {"topic": operation.topic, "after": after, "before": before, "limit": operation.limit}
     found = rows(connection, _page_statement(after), values)

@@ -42,6 +42,8 @@ class ReadTests:
 
         assert bus.read("stream:a")[1].id == "@2"
         assert numbers(bus.page("stream:a", after="@2")) == [3, 4]
+        assert numbers(bus.page("stream:a", after="@0")) == [1, 2, 3, 4]
+        assert numbers(bus.page("stream:none", after="@0")) == []
 
     def test_before_a_number_come_the_last_ones_below_it(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 5)

@@ -595,8 +595,8 @@ class Scrub(Operation[bool]):
 
     They begin within `SCRUB_WITHIN_S` after the deletion (`bus/scrub.py`), also if the process that deleted has died,
     as long as a process uses the log. Returns whether the storage is clean. `False`: another process is scrubbing, or a
-    reader still needs the old content; run the operation again. SQLite rewrites a file of more than `SCRUB_MAX_BYTES`
-    only with `any_size`: writers wait meanwhile.
+    reader still needs the old content; run the operation again. SQLite rewrites a file, and PostgreSQL tables, of
+    more than `SCRUB_MAX_BYTES` only with `any_size`: writers wait meanwhile.
     """
 
     any_size: bool = False

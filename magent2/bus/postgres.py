@@ -15,8 +15,11 @@ from magent2.bus.operations import (
     AnyOperation,
     Append,
     Claim,
+    Delete,
     Describe,
     Dump,
+    Erase,
+    Expire,
     Find,
     GetBlob,
     Info,
@@ -29,6 +32,7 @@ from magent2.bus.operations import (
     Pending,
     Read,
     Renew,
+    Scrub,
     Settle,
     Topics,
     Workers,
@@ -37,13 +41,14 @@ from magent2.bus.operations import (
 from magent2.bus.postgres_engine import lanes, reads, transfer
 from magent2.bus.postgres_engine.clock import LogClock
 from magent2.bus.postgres_engine.connection import Connection, ServerAddress
-from magent2.bus.postgres_engine.maintenance import MAINTENANCE
+from magent2.bus.postgres_engine.maintenance import MAINTENANCE, SCRUB_MAX_BYTES, ScrubWait
 from magent2.bus.postgres_engine.notifications import NotificationHub
 from magent2.bus.postgres_engine.schema import log_info, prepare
 from magent2.bus.postgres_engine.threads import OperationThreads, RunGroup
 from magent2.bus.postgres_engine.writes import WriteGroup
 from magent2.bus.record_watch import Changes, RecordWatch
 from magent2.bus.records import LogInfo, Page, page_after
+from magent2.bus.scrub import Scrubber
 from magent2.bus.servers import DEFAULT_PREFIX, RETRY_FOR_S
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, Magent2Error
@@ -71,14 +76,15 @@ READS: dict[type[AnyOperation], Callable[[Connection, Any], object]] = {
 }
 WRITES = (Append, OwnedAppend, Settle, Later)
 LEASES = (Claim, Renew, Leave)
+DELETIONS = (Delete, Erase, Expire)
 
 
 class PostgresBus(EngineBase):
     """A log in a schema of a PostgreSQL database. The first operation contacts the server.
 
     Appends of this process that wait at the same time are committed together, on one connection. Claims have another
-    one: they do not wait for the disk. Reads share up to `READ_CONNECTIONS_MAX`, maintenance has one, and so have
-    notifications. Connections that are not used for a minute are closed.
+    one: they do not wait for the disk. Reads share up to `READ_CONNECTIONS_MAX`. Maintenance, scrubs and notifications
+    have one each. Connections that are not used for a minute are closed.
     """
 
     def __init__(
@@ -102,15 +108,22 @@ class PostgresBus(EngineBase):
         """Set up without any connection: at creation, and in a forked child."""
         self._preparing = threading.Lock()
         self._is_prepared = False
+        self._has_warned = False  # that the log is too large for a scrub
         self._hub = NotificationHub(self._connect, self._server)
         self._writer = self._threads("write", self._run_writes, group_max=GROUP_MAX)
         self._claimer = self._threads("claim", self._run_leases)
         self._maintainer = self._threads("maintain", self._run_maintenance)
         self._readers = self._threads("read", self._run_read, threads_max=READ_CONNECTIONS_MAX)
+        scrubs = self._scrub_threads = self._threads("scrub", self._run_maintenance)
+        self._scrubber = Scrubber(
+            "postgres",
+            lambda: cast("float | None", scrubs.call(ScrubWait())),
+            lambda: cast("bool", scrubs.call(Scrub())),
+        )
 
     @property
     def _all_threads(self) -> tuple[OperationThreads, ...]:
-        return self._writer, self._claimer, self._maintainer, self._readers
+        return self._writer, self._claimer, self._maintainer, self._readers, self._scrub_threads
 
     def _threads(self, name: str, run: RunGroup, **limits: int) -> OperationThreads:
         return OperationThreads(name, self._connect, run, str(self._server), self._retry_for_s, **limits)
@@ -137,11 +150,15 @@ class PostgresBus(EngineBase):
 
     def call(self, operation: Operation[R]) -> R:
         self._check_open()
-        return cast("R", self._threads_for(operation).call(operation))
+        result = self._threads_for(operation).call(operation)
+        self._scrubber.operation_ended(deleted=isinstance(operation, DELETIONS))
+        return cast("R", result)
 
     async def acall(self, operation: Operation[R]) -> R:
         self._check_open()
-        return cast("R", await self._threads_for(operation).acall(operation))
+        result = await self._threads_for(operation).acall(operation)
+        self._scrubber.operation_ended(deleted=isinstance(operation, DELETIONS))
+        return cast("R", result)
 
     def _threads_for(self, operation: AnyOperation) -> OperationThreads:
         if isinstance(operation, WRITES):
@@ -206,6 +223,12 @@ class PostgresBus(EngineBase):
             topics = set(done.versions)
             changes = Changes(topics, topics if done.listed else set(), 0, (), 0, done.erased)
             self._hub.committed(changes, done.versions)
+        if done.left_bytes and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "postgres log is too large to remove deleted content while in use; see 'magent2 erase --wait'",
+                extra={"server": str(self._server), "bytes": done.left_bytes, "bytes_max": SCRUB_MAX_BYTES},
+            )
         return [done.result]
 
     # --- watching
@@ -232,8 +255,9 @@ class PostgresBus(EngineBase):
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Commit the queued operations, then close all connections."""
+        """Commit the queued operations, scrub what this process has deleted, then close all connections."""
         self._closed = True
+        self._scrubber.close()
         for threads in self._all_threads:
             threads.close()
         self._hub.close()

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from magent2.bus.base import EngineBase
-from magent2.bus.operations import AnyOperation, Delete, Dump, Erase, Expire, Info, Load, Operation
+from magent2.bus.operations import AnyOperation, Delete, Dump, Erase, Expire, Info, Load, Operation, Scrub
 from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.redis_engine.codec import decode_notification
 from magent2.bus.redis_engine.connection import ServerAddress
-from magent2.bus.redis_engine.exchanges import EXCHANGES, AnyExchange, Keyspace
+from magent2.bus.redis_engine.exchanges import EXCHANGES, AnyExchange, Keyspace, scrub, scrub_wait
 from magent2.bus.redis_engine.execute import ConnectionPool, execute_pipelined
 from magent2.bus.redis_engine.functions import Exchange
 from magent2.bus.redis_engine.handshake import info
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
-from magent2.bus.redis_engine.scrubber import Scrubber
 from magent2.bus.redis_engine.transfer import dump, load
 from magent2.bus.redis_engine.watch import EventLoopThread, RedisWatch, SubscriptionHub
+from magent2.bus.scrub import Scrubber
 from magent2.bus.servers import DEFAULT_PREFIX, RETRY_FOR_S
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, SettingsError
@@ -102,7 +102,10 @@ class RedisBus(EngineBase):
         self._lock = threading.Lock()
         self._opener = ThreadPoolExecutor(OPENING_THREADS_MAX, "magent2-redis-connect")
         self._pool = ConnectionPool(self._server, self._keyspace.library, self._retry_for_s)
-        self._scrubber = Scrubber(self._pool, self._keyspace)
+        pool, keyspace = self._pool, self._keyspace
+        self._scrubber = Scrubber(
+            "redis", lambda: pool.execute(scrub_wait(keyspace)), lambda: pool.execute(scrub(keyspace, Scrub()))
+        )
         self._resources: dict[asyncio.AbstractEventLoop, LoopResources] = {}
         self._thread: tuple[EventLoopThread, SubscriptionHub] | None = None
 

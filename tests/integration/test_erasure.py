@@ -1,4 +1,7 @@
-"""A deleted conversation or an erased user leaves no text in the SQLite file or a dump of Redis: bytes are searched."""
+"""A deleted conversation or an erased user leaves no text in the storage: bytes are searched.
+
+The storage is the SQLite file, a dump of Redis, or the files of tables, indexes and catalogs of a PostgreSQL database.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ import logging
 import random
 import sqlite3
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import psycopg
 import pytest
 import redis
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
-from magent2.bus.operations import Append, Delete, Describe, PutBlob, Scrub, SetHead, Trim
+from magent2.bus.operations import Append, Delete, Describe, Info, PutBlob, Scrub, SetHead, SweepBlobs, Trim
 from magent2.bus.records import NewRecord, digest_of
 from magent2.bus.scrub import SCRUB_WITHIN_S
 from magent2.connectors.interface import OutgoingMessage
@@ -36,6 +41,8 @@ from magent2.runner.run_stream import Event
 from magent2.sessions.store import create_session, routing_id
 from tests.support.api.sessions import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
+from tests.support.forked_processes import ROOT
+from tests.support.postgres_server import ROLE, PostgresServer
 from tests.support.processes import ProcessGroup
 from tests.support.redis_server import RedisServer, skip_if_left_out
 from tests.support.runners import SyncRunner
@@ -102,8 +109,45 @@ def of_redis(folder: Path) -> Iterator[Store]:
     server.stop()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def of_postgres(server: PostgresServer) -> Iterator[Store]:
+    """A database of its own: a folder with the files of its tables, indexes and catalogs.
+
+    Values are not compressed: a search must not miss what is there. The statistics of the tables are up to date, as
+    autovacuum keeps them: they have samples of values.
+    """
+    name = f"erasure{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server.admin_url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} OWNER {ROLE}")
+        ((oid,),) = admin.execute("SELECT oid FROM pg_database WHERE datname = %s", (name,)).fetchall()
+        url = server.url.removesuffix(ROLE) + name
+        bus = connect(url)
+        bus.call(Info())
+        with psycopg.connect(f"{server.admin_url.removesuffix(ROLE)}{name}", autocommit=True) as superuser:
+            for column in ("records.payload", "records.headers", "topics.head", "blobs.data"):
+                table, _, field = column.partition(".")
+                superuser.execute(f"ALTER TABLE magent2.{table} ALTER COLUMN {field} SET STORAGE EXTERNAL")
+
+            def write_out() -> list[Path]:
+                superuser.execute("ANALYZE")
+                superuser.execute("CHECKPOINT")
+                return sorted(filter(Path.is_file, (server.data / "base" / str(oid)).iterdir()))
+
+            yield Store(bus, url, write_out)
+        bus.close()
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("postgres", marks=pytest.mark.postgres),
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "postgres":
+        yield from of_postgres(request.getfixturevalue("postgres_server"))
+        return
     folder = tmp_path / "store"
     folder.mkdir()
     yield from (of_sqlite if request.param == "sqlite" else of_redis)(folder)
@@ -303,6 +347,32 @@ def test_rewriting_the_append_only_file_removes_deleted_text(store: Store, tmp_p
     assert aof.finds(KEPT) == [KEPT]
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_removing_old_segments_of_the_write_ahead_log_removes_deleted_text(
+    store: Store, postgres_server: PostgresServer
+) -> None:
+    word = f"{SECRET}{uuid.uuid4().hex}"  # the log of the server has what earlier tests have written
+    wal = Store(store.bus, store.url, lambda: sorted(filter(Path.is_file, (postgres_server.data / "pg_wal").iterdir())))
+    store.bus.call(Append(records=(NewRecord("stream:gone", {"content": word}),)))
+
+    store.bus.call(Delete(conversation_topics("gone"), "gone"))
+    eventually(lambda: store.bus.call(Scrub()))
+    assert not store.finds(word)
+    assert wal.finds(word)
+    with psycopg.connect(postgres_server.admin_url, autocommit=True) as superuser:
+        for statement in docs_block("ALTER SYSTEM SET wal_recycle").split(";")[:-1]:
+            superuser.execute(statement)
+
+        eventually(lambda: not wal.finds(word))
+        superuser.execute("ALTER SYSTEM RESET wal_recycle")
+
+
+def docs_block(start: str) -> str:
+    """The block of docs/operating.md that begins with this text."""
+    return start + (ROOT / "docs" / "operating.md").read_text().partition(f"\n{start}")[2].partition("```")[0]
+
+
 # --- scrubs that serve several deletions
 
 
@@ -411,4 +481,64 @@ def test_a_scrub_that_a_reader_blocks_is_finished_after_the_reader(store: Store)
     reader.close()
 
     assert store.bus.call(Scrub())
+    assert not store.finds(SECRET)
+
+
+# --- what prevents a scrub on PostgreSQL
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+@pytest.mark.parametrize("reads", ["SELECT count(*) FROM magent2.records", "SELECT 1"], ids=["the log", "nothing"])
+def test_a_scrub_is_not_done_while_a_transaction_may_see_the_text(store: Store, reads: str) -> None:
+    """The transaction keeps a lock of the table, or only a snapshot: then VACUUM FULL copies the deleted rows."""
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+    with psycopg.connect(store.url) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute(reads)
+        delete_all(store.bus, CONVERSATION_NAMES)
+
+        assert not store.bus.call(Scrub())
+        assert store.finds(SECRET)
+        assert store.bus.call(Append(records=(NewRecord("stream:other", {}),))).seqs == (1,)
+
+    assert eventually(
+        lambda: store.bus.call(Scrub())
+    )  # not while the scrub that the deletions have asked for is running
+    assert not store.finds(SECRET)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_large_tables_are_rewritten_only_when_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("magent2.bus.postgres_engine.maintenance.SCRUB_MAX_BYTES", 1)
+    fill_inbox(store.bus, CONVERSATION_NAMES, NEIGHBOURS)
+    delete_all(store.bus, CONVERSATION_NAMES)
+
+    assert not store.bus.call(Scrub())
+    assert not store.bus.call(Scrub())
+    assert store.finds(SECRET)
+    assert len([line for line in caplog.messages if "erase --wait" in line]) == 1
+
+    assert eventually(lambda: store.bus.call(Scrub(any_size=True)))
+    assert not store.finds(SECRET)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_the_statistics_of_the_server_hold_no_text(store: Store) -> None:
+    """ANALYZE stores samples of the values of a column, in a catalog that no scrub rewrites."""
+    fill_inbox(store.bus, [f"c{n}" for n in range(50)], 0)
+    head = SetHead("stream:c0", {"title": SECRET})
+    store.bus.call(Append(records=(NewRecord("stream:c0", {}, headers={"note": SECRET}),), heads=(head,)))
+    for n in range(20):
+        store.bus.call(PutBlob(f"{SECRET} {n}".encode()))
+    assert store.finds(SECRET)
+
+    store.bus.call(SweepBlobs(0.0))
+    delete_all(store.bus, [f"c{n}" for n in range(50)])
+
+    assert eventually(lambda: store.bus.call(Scrub()))
     assert not store.finds(SECRET)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from magent2.bus.operations import AnyOperation, Compact, Delete, Erase, Expire, PutBlob, Scrub, SweepBlobs, Trim
+from psycopg import errors
+from psycopg.errors import Diagnostic
+
+from magent2.bus.operations import (
+    AnyOperation,
+    Compact,
+    Delete,
+    Erase,
+    Expire,
+    Operation,
+    PutBlob,
+    Scrub,
+    SweepBlobs,
+    Trim,
+)
 from magent2.bus.postgres_engine.connection import STATEMENT_TIMEOUT_MS, Connection
 from magent2.bus.postgres_engine.functions import render
 from magent2.bus.postgres_engine.reads import rows
 from magent2.bus.records import CompactResult, TrimResult
-from magent2.bus.scrub import ScrubState
+from magent2.bus.scrub import SCRUB_CHECK_S, ScrubState
 
 SCRUB_MAX_BYTES = 256 << 20  # larger tables are rewritten only when asked for: all operations wait meanwhile
+SCRUB_LOCK_MS = 1000  # how long a scrub waits for the lock of a table
 SCRUBBED_TABLES = ("records", "old_ids", "topics", "lanes", "mail", "blobs", "blob_refs")
 
 _TRIM = render("SELECT * FROM trim$v(%s, %s::bigint, %s::bigint, %s::bigint, %s::bigint)")
@@ -26,6 +43,7 @@ _PUT_BLOB = render(
 )
 _SCRUB_STATE = render("SELECT requests, asked_ms, rest_until_ms, now_ms$v() FROM scrub")
 _SCRUB_DONE = "UPDATE scrub SET requests = 0, rest_until_ms = %s WHERE requests = %s"
+_SCRUB_PREVENTED = "UPDATE scrub SET asked_ms = %s, rest_until_ms = %s"
 _LOCK_SCRUB = "SELECT pg_try_advisory_lock(hashtextextended('magent2 scrub ' || current_schema(), 0))"
 _UNLOCK_SCRUB = "SELECT pg_advisory_unlock(hashtextextended('magent2 scrub ' || current_schema(), 0))"
 _TABLE_BYTES = "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest(%s::text[]) AS t (name)"
@@ -38,6 +56,7 @@ class Maintained(NamedTuple):
     versions: Mapping[str, int] = {}  # of the topics that have changed
     listed: bool = False  # whether they were deleted
     erased: bool = False  # whether content of records was removed
+    left_bytes: int = 0  # of tables that are too large for a scrub
 
 
 def _ms(seconds: float) -> int:
@@ -88,7 +107,17 @@ def sweep_blobs(connection: Connection, operation: SweepBlobs) -> Maintained:
 # --- scrubs ---
 
 
-def scrub_state(connection: Connection) -> tuple[ScrubState, int]:
+@dataclass(frozen=True, slots=True)
+class ScrubWait(Operation[float | None]):
+    """Return the seconds until a scrub is due; `None` if none is needed."""
+
+
+def scrub_wait(connection: Connection, _operation: ScrubWait) -> Maintained:
+    state, now_ms = _scrub_state(connection)
+    return Maintained(state.wait_s(now_ms))
+
+
+def _scrub_state(connection: Connection) -> tuple[ScrubState, int]:
     """Return what the log knows of the next scrub, and the time by which it is due."""
     ((requests, asked_ms, rest_until_ms, now_ms),) = rows(connection, _SCRUB_STATE)
     return ScrubState(requests, asked_ms, rest_until_ms), int(now_ms)
@@ -98,28 +127,56 @@ def scrub(connection: Connection, operation: Scrub) -> Maintained:
     """Rewrite the tables that have held deleted content. Its result is whether no copy is left in them.
 
     VACUUM makes the space of deleted rows free, but leaves their bytes in it until new rows overwrite them. Only VACUUM
-    FULL writes the tables anew. It locks them, so large ones are left to `any_size`.
+    FULL writes the tables anew. It locks them, so large ones are left to `any_size`. A scrub that was prevented is due
+    again after `SCRUB_CHECK_S`, in whichever process looks first.
     """
     ((is_locked,),) = rows(connection, _LOCK_SCRUB)
     if not is_locked:
         return Maintained(False)
     try:
-        state, began_ms = scrub_state(connection)
+        state, began_ms = _scrub_state(connection)
         if not state.requests and not operation.any_size:
             return Maintained(True)
         ((size_bytes,),) = rows(connection, _TABLE_BYTES, (list(SCRUBBED_TABLES),))
-        is_rewritten = operation.any_size or size_bytes <= SCRUB_MAX_BYTES
-        connection.execute("SET statement_timeout = 0")
-        for table in SCRUBBED_TABLES:
-            connection.execute(f"VACUUM (FULL) {table}" if is_rewritten else f"VACUUM {table}")
-        connection.execute(f"SET statement_timeout = {STATEMENT_TIMEOUT_MS}")
-        if is_rewritten:
-            _, now_ms = scrub_state(connection)
+        if size_bytes > SCRUB_MAX_BYTES and not operation.any_size:
+            connection.execute(_SCRUB_PREVENTED, (began_ms, began_ms + round(SCRUB_CHECK_S * 1000)))
+            return Maintained(False, left_bytes=size_bytes)
+        is_clean = _rewrite_tables(connection)
+        _, now_ms = _scrub_state(connection)
+        if is_clean:
             rest_until_ms = ScrubState.done(now_ms, now_ms - began_ms).rest_until_ms
             connection.execute(_SCRUB_DONE, (rest_until_ms, state.requests))
-        return Maintained(is_rewritten)
+        else:
+            connection.execute(_SCRUB_PREVENTED, (now_ms, now_ms + round(SCRUB_CHECK_S * 1000)))
+        return Maintained(is_clean)
     finally:
         rows(connection, _UNLOCK_SCRUB)
+
+
+def _rewrite_tables(connection: Connection) -> bool:
+    """Write the tables anew; return whether all deleted rows are gone.
+
+    A row that an open transaction may still see is copied, also if that transaction only reads other tables. And VACUUM
+    leaves out tables that the user does not own, with a warning only. So its report is read, which begins with the
+    number of deleted rows that were kept. The report is in the language of the server, the number is not.
+    """
+    details: list[str] = []
+
+    def note(report: Diagnostic) -> None:
+        if report.message_detail is not None:
+            details.append(report.message_detail)
+
+    connection.add_notice_handler(note)
+    try:
+        connection.execute(f"SET statement_timeout = 0; SET lock_timeout = {SCRUB_LOCK_MS}")
+        for table in SCRUBBED_TABLES:
+            connection.execute(f"VACUUM (FULL, VERBOSE) {table}")
+    except errors.LockNotAvailable:
+        return False  # all later operations wait behind VACUUM, so it does not wait for a long reader
+    finally:
+        connection.remove_notice_handler(note)
+        connection.execute(f"SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = 0")
+    return len(details) == len(SCRUBBED_TABLES) and all(re.match(r"0\D", detail) for detail in details)
 
 
 MAINTENANCE: dict[type[AnyOperation], Callable[[Connection, Any], Maintained]] = {
@@ -131,4 +188,5 @@ MAINTENANCE: dict[type[AnyOperation], Callable[[Connection, Any], Maintained]] =
     PutBlob: put_blob,
     SweepBlobs: sweep_blobs,
     Scrub: scrub,
+    ScrubWait: scrub_wait,
 }

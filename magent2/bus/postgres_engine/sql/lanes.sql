@@ -140,6 +140,7 @@ DECLARE
     conversations text[];
     times bigint[];
     rows_read bigint;
+    held text[];
     locked text[];
     stop bigint;
     lane record;
@@ -157,10 +158,19 @@ BEGIN
     IF seqs IS NULL THEN
         RETURN;
     END IF;
-    SELECT array_agg(l.conversation) INTO locked
+    -- A held lane only gets the mail. The lock for that does not exclude the appends of its owner, or commands for a run
+    -- that streams would rarely reach its lane. It excludes that the owner gives the lane up.
+    SELECT array_agg(l.conversation) INTO held
     FROM (
         SELECT conversation FROM lanes
-        WHERE agent = inbox_agent AND conversation = ANY (conversations) ORDER BY lid FOR UPDATE SKIP LOCKED
+        WHERE agent = inbox_agent AND conversation = ANY (conversations) AND owner IS NOT NULL
+        ORDER BY lid FOR KEY SHARE SKIP LOCKED
+    ) AS l;
+    SELECT held || array_agg(l.conversation) INTO locked
+    FROM (
+        SELECT conversation FROM lanes
+        WHERE agent = inbox_agent AND conversation = ANY (conversations) AND owner IS NULL
+        ORDER BY lid FOR UPDATE SKIP LOCKED
     ) AS l;
     SELECT min(m.seq) INTO stop
     FROM unnest(seqs, conversations) AS m (seq, conversation)

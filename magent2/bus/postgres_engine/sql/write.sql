@@ -77,7 +77,15 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT lid FROM lanes WHERE conversation = n.conversation AND agent = n.agent OFFSET 0
         ) AS f ON true;
-        PERFORM 1 FROM lanes l WHERE l.lid = ANY (l_id) ORDER BY l.lid FOR UPDATE;
+        -- An append leaves claims free to put mail into the lane (`sort_inbox`), giving the lane up does not.
+        PERFORM 1 FROM lanes l WHERE l.lid = ANY (l_id) ORDER BY l.lid FOR NO KEY UPDATE;
+        IF 'settle' = ANY (o_kind) OR 'later' = ANY (o_kind) THEN
+            PERFORM 1 FROM lanes l
+            WHERE l.lid IN (
+                SELECT l_id[o.lane] FROM unnest(o_kind, o_lane) AS o (kind, lane) WHERE o.kind IN ('settle', 'later')
+            )
+            ORDER BY l.lid FOR UPDATE;
+        END IF;
         SELECT array_agg(f.owner ORDER BY n.i), array_agg(f.n ORDER BY n.i), array_agg(f.answer ORDER BY n.i),
             array_agg(f.attempt ORDER BY n.i), array_agg(f.done ORDER BY n.i), array_agg(f.done_answer ORDER BY n.i),
             array_agg(false), array_agg(NULL::int), array_agg(NULL::bigint), array_agg(false), array_agg(NULL::bigint)

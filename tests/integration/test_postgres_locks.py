@@ -1,0 +1,112 @@
+"""Operations on PostgreSQL that meet the locks of others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Claim, OwnedAppend, Pending, Settle
+from magent2.bus.records import ClaimedLane, NewRecord
+from tests.support.postgres_server import PostgresServer, Schemas
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.postgres
+
+AGENT, CONVERSATION = "Ada", "c1"
+LEASE_S = 60.0
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+@pytest.fixture
+def schema(postgres_schemas: Schemas) -> str:
+    return postgres_schemas.new_name()
+
+
+@pytest.fixture
+def url(postgres_server: PostgresServer, schema: str) -> str:
+    return f"{postgres_server.url}?prefix={schema}"
+
+
+@pytest.fixture
+def bus(url: str) -> Iterator[Engine]:
+    engine = connect(url)
+    yield engine
+    engine.close()
+
+
+@contextmanager
+def held_row(server: PostgresServer, schema: str, row: str) -> Iterator[psycopg.Connection]:
+    """Lock a row until the end of the block, as another process would."""
+    with psycopg.connect(server.url) as connection:
+        connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(schema)))
+        assert connection.execute(f"SELECT 1 FROM {row} FOR UPDATE").fetchall()
+        yield connection
+
+
+def mail(n: int, kind: str = "chat") -> NewRecord:
+    return NewRecord(f"{kind}:{AGENT}", {"conversation_id": CONVERSATION, "n": n}, f"{kind}-{n}")
+
+
+def claim(worker: str = "w1", limit: int = 1) -> Claim:
+    return Claim(worker=worker, agents=(AGENT,), limit=limit, lease_s=LEASE_S)
+
+
+def claimed_lane(bus: Engine) -> ClaimedLane:
+    bus.call(Append(records=(mail(1), NewRecord(f"stream:{CONVERSATION}", {}))))
+    (lane,) = bus.call(claim()).lanes
+    return lane
+
+
+@contextmanager
+def waiting_write(server: PostgresServer, schema: str, bus: Engine, write: OwnedAppend | Settle) -> Iterator[None]:
+    """A write that holds the lock of its lane and waits for that of its topic, until the end of the block."""
+    with psycopg.connect(server.admin_url, autocommit=True) as admin:
+        with held_row(server, schema, f"topics WHERE name = 'stream:{CONVERSATION}'"):
+            thread = threading.Thread(target=bus.call, args=(write,))
+            thread.start()
+            eventually(lambda: admin.execute(WAITING).fetchall() == [(1,)])
+            yield
+        thread.join()
+
+
+def test_commands_and_mail_reach_a_lane_while_its_owner_appends(
+    bus: Engine, postgres_server: PostgresServer, schema: str
+) -> None:
+    lane = claimed_lane(bus)
+    append = OwnedAppend(owner=lane.owner, n=1, records=(NewRecord(f"stream:{CONVERSATION}", {"token": 1}),))
+
+    with waiting_write(postgres_server, schema, bus, append):
+        bus_of_sender = connect(f"{postgres_server.url}?prefix={schema}")
+        bus_of_sender.call(Append(records=(mail(1, "control"), mail(2))))
+        claimed = bus_of_sender.call(claim(limit=0))
+        pending = bus_of_sender.call(Pending(lane.owner, 10))
+        bus_of_sender.close()
+
+    assert not claimed.more
+    assert [record.id for record in pending] == ["control-1", "chat-1", "chat-2"]
+
+
+def test_mail_for_a_lane_that_its_owner_settles_is_put_into_it_by_a_later_claim(
+    bus: Engine, postgres_server: PostgresServer, schema: str
+) -> None:
+    lane = claimed_lane(bus)
+    settle = Settle(
+        owner=lane.owner, mail=(lane.mail[0].ref,), records=(NewRecord(f"stream:{CONVERSATION}", {"event": "end"}),)
+    )
+
+    with waiting_write(postgres_server, schema, bus, settle):
+        bus_of_sender = connect(f"{postgres_server.url}?prefix={schema}")
+        bus_of_sender.call(Append(records=(mail(2),)))
+        during = bus_of_sender.call(claim("w2"))
+        bus_of_sender.close()
+    (after,) = bus.call(claim("w3")).lanes
+
+    assert (during.lanes, during.more) == ((), True)
+    assert [record.id for record in after.mail] == ["chat-2"]

@@ -184,13 +184,18 @@ class WorkerService(LaneHandler[LaneRun]):
         Not before the claim: it puts them into their lanes, and a run settles them from there. A command that is not
         in the lane of the run any more belonged to an earlier run.
         """
-        while self._commands:
-            record = self._commands[0]
+        index = 0
+        while index < len(self._commands):
+            record = self._commands[index]
             agent = record.topic.partition(":")[2]
             run = self.lane_loop.by_lane.get((agent, str(record.payload.get("conversation_id", ""))))
-            if run is not None and await self._controls.lies_in(run.owner, record):
+            is_in_lane = run is not None and await self._controls.lies_in(run.owner, record)
+            if run is not None and is_in_lane:
                 run.add_command(record)
-            del self._commands[0]
+            if more and not is_in_lane:  # the claim may have left it outside its lane, so the next one decides
+                index += 1
+            else:
+                del self._commands[index]
         # If the claim before this one left mail outside its lane, any lane may have got a steer by this claim.
         for lane in list(self.lane_loop.by_lane) if self._more_mail else self._steered:
             run = self.lane_loop.by_lane.get(lane)

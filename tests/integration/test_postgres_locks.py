@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import psycopg
 import pytest
@@ -12,14 +13,20 @@ from psycopg import sql
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Claim, OwnedAppend, Pending, Settle
-from magent2.bus.records import ClaimedLane, NewRecord
+from magent2.bus.operations import Append, Claim, Operation, OwnedAppend, Pending, Settle
+from magent2.bus.records import ClaimedLane, ClaimResult, NewRecord
+from magent2.worker.lane_run import Outcome
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.postgres_server import PostgresServer, Schemas
+from tests.support.runners import GatedRunner
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import AGENT, command, run_worker, send, until
 
 pytestmark = pytest.mark.postgres
 
-AGENT, CONVERSATION = "Ada", "c1"
+R = TypeVar("R")
+
+CONVERSATION = "c1"
 LEASE_S = 60.0
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
@@ -110,3 +117,31 @@ def test_mail_for_a_lane_that_its_owner_settles_is_put_into_it_by_a_later_claim(
 
     assert (during.lanes, during.more) == ((), True)
     assert [record.id for record in after.mail] == ["chat-2"]
+
+
+class CountingBus(EngineWrapper):
+    """Counts the claims that have left something for the next one."""
+
+    unfinished = 0
+
+    async def acall(self, operation: Operation[R]) -> R:
+        answer = await self.inner.acall(operation)
+        if isinstance(answer, ClaimResult):
+            self.unfinished += answer.more
+        return answer
+
+
+async def test_a_stop_that_a_claim_has_left_outside_its_lane_is_passed_on_after_a_later_claim(
+    bus: Engine, postgres_server: PostgresServer, schema: str
+) -> None:
+    runner, counting = GatedRunner(), CountingBus(bus)
+    send(bus, "hello")
+    async with run_worker(counting, runner) as service:
+        await until(lambda: runner.begun)
+        with held_row(postgres_server, schema, f"inboxes WHERE agent = '{AGENT}'"):  # as a claim of another worker
+            command(bus, "stop")
+            before = counting.unfinished
+            await until(lambda: counting.unfinished > before + 2)
+        await until(lambda: service.outcomes[Outcome.STOPPED])
+
+    assert (runner.begun, runner.ended) == (["hello"], [])

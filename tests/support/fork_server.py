@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Any
 
 HEAVY = (
+    "magent2.bus.postgres",
     "magent2.bus.redis_adapter",
     "magent2.bus.sqlite",
     "magent2.cli.server_process",

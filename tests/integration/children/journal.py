@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from agents import Agent, RunContextWrapper, function_tool
 from openai import AsyncOpenAI
 
-from magent2.bus import redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
+from magent2.bus import postgres, redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Operation, OwnedAppend, Settle

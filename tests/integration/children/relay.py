@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from magent2.bus import redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
+from magent2.bus import postgres, redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync

@@ -1,7 +1,7 @@
 -- Lanes: claims, leases, and the order in which ready lanes are served.
 --
--- Locks are taken in this order, each kind by its key: workers, inboxes, lanes, topics, blobs, turns. A claim never waits
--- for a lane or an inbox: it passes over what another transaction holds, and says that there is more to claim.
+-- Locks are taken in this order, each kind by its key: workers, inboxes, lanes, topics, records, blobs, turns. A claim waits
+-- for no lane and no inbox: it passes over what another transaction holds, and says that there is more to claim.
 --
 -- Subqueries with OFFSET 0 are looked up once per row of what stands before them. Without it, the planner may go through
 -- the whole table instead: it does not know how many elements an array has, and plans are kept while tables grow.
@@ -14,7 +14,8 @@ $$;
 -- The log clock in ms: the clock of the server plus an offset that changes when that clock is set. So it runs on and does
 -- not go back. `expected_ms` is the time by the monotonic clock of the caller, or NULL: it tells a clock that was set
 -- forward from time in which nothing happened. The last time is stored once per second at most: otherwise all claims
--- would wait for each other at this row.
+-- would contend for this row. It is not part of the order of locks: a transaction that finds it locked stores nothing, as
+-- the next one will.
 CREATE FUNCTION log_ms$v(expected_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     server bigint := now_ms$v();
@@ -29,7 +30,10 @@ BEGIN
     END IF;
     found_ms := greatest(found_ms, last);
     IF found_ms <> server + ahead OR found_ms - last > $clock_store_ms THEN
-        UPDATE clock SET ahead_ms = found_ms - server, last_ms = greatest(found_ms, last_ms);
+        PERFORM 1 FROM clock FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE clock SET ahead_ms = found_ms - server, last_ms = greatest(found_ms, last_ms);
+        END IF;
     END IF;
     RETURN found_ms;
 END $$;
@@ -40,6 +44,7 @@ CREATE FUNCTION peek_log_ms$v() RETURNS bigint LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- Make lanes ready, whose rows the caller has locked. `numbers` are their places in the queue, in the order of `lids`.
+-- A transaction calls this once, after all its other locks: the turns of two calls would not be locked in one order.
 -- A principal joins at the end of the turns: control mail or a takeover puts a lane ahead of the others of its principal,
 -- not ahead of other principals.
 CREATE FUNCTION make_ready$v(lids bigint[], numbers bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
@@ -92,26 +97,25 @@ CREATE FUNCTION make_idle$v(lane bigint, log_ms bigint) RETURNS void LANGUAGE sq
     WHERE lid = lane
 $$;
 
--- End the lease of a worker, whose row the caller has locked; return the number of its lanes, which go to the front in
--- the order of their creation. With `passing`, lanes that another transaction holds are left for the next claim, and the
--- lease stays until then; the result is then NULL.
-CREATE FUNCTION end_lease$v(name text, log_ms bigint, passing boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+-- End the lease of a worker, whose row the caller has locked; `held` is the number of its lanes. Adds those that have
+-- mail to `ready` and `numbers`: they go to the front in the order of their creation. With `passing`, lanes that another
+-- transaction holds are left for the next claim, and the lease stays until then; `held` is then NULL.
+CREATE FUNCTION end_lease$v(
+    name text, log_ms bigint, passing boolean, INOUT ready bigint[], INOUT numbers bigint[], OUT held bigint
+) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    held bigint[];
-    ready bigint[] := '{}';
-    numbers bigint[] := '{}';
+    locked bigint[];
     lane bigint;
-    left_over boolean := false;
 BEGIN
     IF passing THEN
-        SELECT array_agg(lid ORDER BY lid DESC) INTO held
-        FROM (SELECT lid FROM lanes WHERE worker = name ORDER BY lid FOR UPDATE SKIP LOCKED) AS locked;
-        SELECT count(*) > coalesce(cardinality(held), 0) INTO left_over FROM lanes WHERE worker = name;
+        SELECT array_agg(l.lid ORDER BY l.lid DESC) INTO locked
+        FROM (SELECT lid FROM lanes WHERE worker = name ORDER BY lid FOR UPDATE SKIP LOCKED) AS l;
     ELSE
-        SELECT array_agg(lid ORDER BY lid DESC) INTO held
-        FROM (SELECT lid FROM lanes WHERE worker = name ORDER BY lid FOR UPDATE) AS locked;
+        SELECT array_agg(l.lid ORDER BY l.lid DESC) INTO locked
+        FROM (SELECT lid FROM lanes WHERE worker = name ORDER BY lid FOR UPDATE) AS l;
     END IF;
-    FOREACH lane IN ARRAY coalesce(held, '{}') LOOP
+    SELECT count(*) INTO held FROM lanes WHERE worker = name;
+    FOREACH lane IN ARRAY coalesce(locked, '{}') LOOP
         IF EXISTS (SELECT 1 FROM mail WHERE lid = lane) THEN
             ready := ready || lane;
             numbers := numbers || nextval('ready_front');
@@ -119,14 +123,11 @@ BEGIN
             PERFORM make_idle$v(lane, log_ms);
         END IF;
     END LOOP;
-    IF cardinality(ready) > 0 THEN
-        PERFORM make_ready$v(ready, numbers);
+    IF held > coalesce(cardinality(locked), 0) THEN
+        held := NULL;
+    ELSE
+        DELETE FROM workers WHERE worker = name;
     END IF;
-    IF left_over THEN
-        RETURN NULL;
-    END IF;
-    DELETE FROM workers WHERE worker = name;
-    RETURN coalesce(cardinality(held), 0);
 END $$;
 
 -- Sort new mail of one inbox into lanes. The caller has locked the row of the agent in `inboxes`. Adds the lanes that
@@ -336,6 +337,7 @@ DECLARE
     numbers bigint[] := '{}';
     item record;
     cursors record;
+    held bigint;
     sorted_control bigint;
     sorted_chat bigint;
     passed_over boolean;
@@ -357,7 +359,9 @@ BEGIN
         SELECT w.worker FROM workers w WHERE w.deadline_ms <= now_ms ORDER BY w.worker FOR UPDATE SKIP LOCKED
     LOOP
         SELECT woken || array_agg(DISTINCT l.agent) INTO woken FROM lanes l WHERE l.worker = item.worker;
-        more := end_lease$v(item.worker, now_ms, true) IS NULL OR more;
+        SELECT e.ready, e.numbers, e.held INTO ready, numbers, held
+        FROM end_lease$v(item.worker, now_ms, true, ready, numbers) AS e;
+        more := more OR held IS NULL;
     END LOOP;
     DELETE FROM lanes WHERE lid IN (
         SELECT l.lid FROM lanes l WHERE l.idle_ms < now_ms - $lane_memory_ms
@@ -474,8 +478,15 @@ END $$;
 
 -- End the lease of a worker now; return the number of lanes that it held, and their agents.
 CREATE FUNCTION leave$v(name text, OUT held bigint, OUT woken text[]) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    ready bigint[];
+    numbers bigint[];
 BEGIN
     PERFORM 1 FROM workers WHERE worker = name FOR UPDATE;
     SELECT coalesce(array_agg(DISTINCT l.agent), '{}') INTO woken FROM lanes l WHERE l.worker = name;
-    held := end_lease$v(name, log_ms$v(NULL), false);
+    SELECT e.ready, e.numbers, e.held INTO ready, numbers, held
+    FROM end_lease$v(name, log_ms$v(NULL), false, '{}', '{}') AS e;
+    IF cardinality(ready) > 0 THEN
+        PERFORM make_ready$v(ready, numbers);
+    END IF;
 END $$;

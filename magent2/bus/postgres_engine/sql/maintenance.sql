@@ -15,10 +15,11 @@ CREATE FUNCTION drop_records$v(topic bigint, seqs bigint[]) RETURNS void LANGUAG
 DECLARE
     newest bigint;
 BEGIN
-    DELETE FROM blob_refs WHERE tid = topic AND seq = ANY (seqs);
+    -- Records before their blobs, as `delete` does.
     WITH dropped AS (DELETE FROM records WHERE tid = topic AND seq = ANY (seqs) RETURNING seq, id, digest, answer)
     INSERT INTO old_ids (tid, seq, id, digest, answer)
     SELECT topic, d.seq, d.id, d.digest, d.answer FROM dropped d WHERE d.id IS NOT NULL;
+    DELETE FROM blob_refs WHERE tid = topic AND seq = ANY (seqs);
     SELECT o.seq INTO newest FROM old_ids o WHERE o.tid = topic ORDER BY o.seq DESC OFFSET $ids_kept LIMIT 1;
     IF FOUND THEN
         DELETE FROM old_ids WHERE tid = topic AND seq <= newest;
@@ -126,32 +127,44 @@ BEGIN
     IF row.tid IS NULL THEN
         RETURN 0;
     END IF;
-    DELETE FROM blob_refs WHERE tid = row.tid AND seq = ANY (erased);
     UPDATE records r
     SET payload = NULL, headers = NULL, blobs = NULL, copy = NULL,
         digest = CASE WHEN forget AND r.id IS NOT NULL THEN '' ELSE r.digest END
     WHERE r.tid = row.tid AND r.seq = ANY (erased);
     GET DIAGNOSTICS found_records = ROW_COUNT;
+    DELETE FROM blob_refs WHERE tid = row.tid AND seq = ANY (erased);
     RETURN found_records;
+END $$;
+
+-- Lock the lanes of a conversation, or NULL, and those of inboxes among `names`, which lose their mail with the inbox;
+-- return the agents of these. A conversation has an inbox among its topics, but most conversations are not agents and
+-- have no lanes there.
+CREATE FUNCTION lock_lanes$v(names text[], locked_conversation text) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    agents text[];
+BEGIN
+    SELECT array_agg(i.agent) INTO agents FROM inboxes i
+    WHERE i.agent IN (SELECT substr(n.name, strpos(n.name, ':') + 1) FROM unnest(names) AS n (name)
+        WHERE n.name LIKE 'chat:%' OR n.name LIKE 'control:%');
+    IF agents IS NULL THEN
+        PERFORM 1 FROM lanes l WHERE l.conversation = locked_conversation ORDER BY l.lid FOR UPDATE;
+    ELSE
+        PERFORM 1 FROM lanes l WHERE l.conversation = locked_conversation OR l.agent = ANY (agents)
+        ORDER BY l.lid FOR UPDATE;
+    END IF;
+    RETURN agents;
 END $$;
 
 -- Delete topics, and with a conversation its lanes and its copies in other topics. `names` are sorted.
 CREATE FUNCTION delete$v(names text[], deleted_conversation text, OUT changed text[], OUT versions bigint[])
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    agents text[] := lock_lanes$v(names, deleted_conversation);
     tids bigint[];
     unnamed text[];
     item record;
     at bigint := now_ms$v();
 BEGIN
-    IF deleted_conversation IS NOT NULL THEN
-        PERFORM 1 FROM lanes l WHERE l.conversation = deleted_conversation ORDER BY l.lid FOR UPDATE;
-    END IF;
-    -- Lanes of an inbox that is deleted lose their mail. They are locked before the topics.
-    PERFORM 1 FROM lanes l
-    WHERE l.agent IN (SELECT substr(n.name, strpos(n.name, ':') + 1) FROM unnest(names) AS n (name)
-        WHERE n.name LIKE 'chat:%' OR n.name LIKE 'control:%')
-    ORDER BY l.lid FOR UPDATE;
     INSERT INTO topics (name)
     SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
     WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
@@ -171,7 +184,8 @@ BEGIN
     DELETE FROM old_ids o WHERE o.tid = ANY (tids);
     FOR item IN
         SELECT t.kind = 'chat:' AS is_chat, substr(t.name, length(t.kind) + 1) AS agent FROM topics t
-        WHERE t.tid = ANY (tids) AND t.kind IN ('chat:', 'control:')
+        WHERE agents IS NOT NULL AND t.tid = ANY (tids) AND t.kind IN ('chat:', 'control:')
+            AND substr(t.name, length(t.kind) + 1) = ANY (agents)
     LOOP
         DELETE FROM mail m USING lanes l WHERE l.lid = m.lid AND l.agent = item.agent AND m.chat = item.is_chat;
         UPDATE lanes l SET attempt = 0, ready = NULL, due_ms = NULL, parked = false, idle_ms = log_ms$v(NULL)
@@ -213,6 +227,25 @@ BEGIN
     RETURN dropped;
 END $$;
 
+-- Whether a conversation with these topics exists and is not in use. See `Expire` in `operations.py`.
+CREATE FUNCTION is_idle$v(names text[], asked text, since_ms bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT EXISTS (SELECT 1 FROM topics t WHERE t.name = 'stream:' || asked AND NOT t.deleted AND t.active_ms > 0)
+        AND NOT EXISTS (
+            SELECT 1 FROM topics t WHERE t.name = ANY (names) AND NOT t.deleted AND (
+                t.active_ms > since_ms
+                OR (SELECT r.at_ms FROM records r WHERE r.tid = t.tid ORDER BY r.seq DESC LIMIT 1) > since_ms
+            )
+        )
+        AND NOT EXISTS (SELECT 1 FROM lanes l JOIN mail m ON m.lid = l.lid WHERE l.conversation = asked)
+        AND NOT EXISTS (  -- mail that no claim has sorted yet
+            SELECT 1 FROM records r JOIN topics t ON t.tid = r.tid
+            LEFT JOIN inboxes i ON i.agent = substr(t.name, length(t.kind) + 1)
+            WHERE r.copy = asked AND r.lane IS NOT NULL AND r.payload IS NOT NULL AND t.kind IN ('chat:', 'control:')
+                AND r.seq > coalesce(CASE t.kind WHEN 'chat:' THEN i.chat ELSE i.control END, 0)
+        )
+$$;
+
+-- `names` are sorted.
 CREATE FUNCTION expire$v(
     names text[], expired text, idle_ms bigint, dry_run boolean, OUT expired_now boolean, OUT changed text[],
     OUT versions bigint[]
@@ -222,29 +255,22 @@ DECLARE
 BEGIN
     changed := '{}';
     versions := '{}';
-    expired_now := false;
-    PERFORM 1 FROM lanes l WHERE l.conversation = expired ORDER BY l.lid FOR UPDATE;
-    PERFORM 1 FROM topics t WHERE t.name = ANY (names) ORDER BY t.name FOR UPDATE;
-    IF NOT EXISTS (SELECT 1 FROM topics t WHERE t.name = 'stream:' || expired AND NOT t.deleted AND t.active_ms > 0)
-        OR EXISTS (
-            SELECT 1 FROM topics t WHERE t.name = ANY (names) AND NOT t.deleted AND (
-                t.active_ms > since_ms
-                OR (SELECT r.at_ms FROM records r WHERE r.tid = t.tid ORDER BY r.seq DESC LIMIT 1) > since_ms
-            )
-        )
-        OR EXISTS (SELECT 1 FROM lanes l JOIN mail m ON m.lid = l.lid WHERE l.conversation = expired)
-        OR EXISTS (  -- mail that no claim has sorted yet
-            SELECT 1 FROM records r JOIN topics t ON t.tid = r.tid
-            LEFT JOIN inboxes i ON i.agent = substr(t.name, length(t.kind) + 1)
-            WHERE r.copy = expired AND r.lane IS NOT NULL AND r.payload IS NOT NULL AND t.kind IN ('chat:', 'control:')
-                AND r.seq > coalesce(CASE t.kind WHEN 'chat:' THEN i.chat ELSE i.control END, 0)
-        )
-    THEN
+    expired_now := is_idle$v(names, expired, since_ms);
+    IF NOT expired_now OR dry_run THEN
         RETURN;
     END IF;
-    expired_now := true;
-    IF NOT dry_run THEN
+    -- Look again under the locks that `delete` needs, in their order, which new rows are part of.
+    PERFORM lock_lanes$v(names, expired);
+    INSERT INTO topics (name)
+    SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
+    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
+    ORDER BY n.i ON CONFLICT (name) DO NOTHING;
+    PERFORM 1 FROM topics t WHERE t.name = ANY (names) ORDER BY t.name FOR UPDATE;
+    expired_now := is_idle$v(names, expired, since_ms);
+    IF expired_now THEN
         SELECT d.changed, d.versions INTO changed, versions FROM delete$v(names, expired) AS d;
+    ELSE
+        DELETE FROM topics t WHERE t.name = ANY (names) AND t.active_ms = 0;
     END IF;
 END $$;
 

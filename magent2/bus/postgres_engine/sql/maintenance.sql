@@ -26,7 +26,8 @@ BEGIN
     END IF;
 END $$;
 
--- The last seq of an inbox before its first unsettled mail: mail in a lane, or not yet sorted into one.
+-- The last seq of an inbox before its first unsettled mail: mail in a lane, or not yet sorted into one. The caller has
+-- locked the row of the agent in `inboxes`.
 CREATE FUNCTION settled_until$v(topic topics, bound bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     is_chat boolean := topic.kind = 'chat:';
@@ -37,7 +38,7 @@ BEGIN
     IF topic.kind NOT IN ('chat:', 'control:') THEN
         RETURN bound;
     END IF;
-    SELECT CASE WHEN is_chat THEN i.chat ELSE i.control END INTO sorted FROM inboxes i WHERE i.agent = inbox_agent FOR SHARE;
+    SELECT CASE WHEN is_chat THEN i.chat ELSE i.control END INTO sorted FROM inboxes i WHERE i.agent = inbox_agent;
     SELECT least(
         (SELECT min(m.seq) FROM mail m JOIN lanes l ON l.lid = m.lid WHERE m.chat = is_chat AND l.agent = inbox_agent),
         (SELECT r.seq FROM records r
@@ -53,10 +54,14 @@ CREATE FUNCTION trim$v(
     OUT floor bigint, OUT dropped bigint, OUT more boolean, OUT changed text[], OUT versions bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    row topics := lock_topic$v(topic);
+    row topics;
     seqs bigint[];
     bound bigint;
 BEGIN
+    IF topic LIKE 'chat:%' OR topic LIKE 'control:%' THEN  -- no claim sorts mail meanwhile
+        PERFORM 1 FROM inboxes i WHERE i.agent = substr(topic, strpos(topic, ':') + 1) FOR SHARE;
+    END IF;
+    row := lock_topic$v(topic);
     floor := coalesce(row.floor, 0);
     dropped := 0;
     more := false;
@@ -136,43 +141,56 @@ BEGIN
     RETURN found_records;
 END $$;
 
--- Lock the lanes of a conversation, or NULL, and those of inboxes among `names`, which lose their mail with the inbox;
--- return the agents of these. A conversation has an inbox among its topics, but most conversations are not agents and
--- have no lanes there.
-CREATE FUNCTION lock_lanes$v(names text[], locked_conversation text) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    agents text[];
-BEGIN
-    SELECT array_agg(i.agent) INTO agents FROM inboxes i
-    WHERE i.agent IN (SELECT substr(n.name, strpos(n.name, ':') + 1) FROM unnest(names) AS n (name)
-        WHERE n.name LIKE 'chat:%' OR n.name LIKE 'control:%');
-    IF agents IS NULL THEN
-        PERFORM 1 FROM lanes l WHERE l.conversation = locked_conversation ORDER BY l.lid FOR UPDATE;
-    ELSE
-        PERFORM 1 FROM lanes l WHERE l.conversation = locked_conversation OR l.agent = ANY (agents)
-        ORDER BY l.lid FOR UPDATE;
-    END IF;
-    RETURN agents;
-END $$;
-
--- Delete topics, and with a conversation its lanes and its copies in other topics. `names` are sorted.
-CREATE FUNCTION delete$v(names text[], deleted_conversation text, OUT changed text[], OUT versions bigint[])
+-- Lock what a deletion of these topics, and of a conversation or NULL, changes: inboxes, lanes, topics. `names` are sorted;
+-- those that do not exist are created. Returns the lanes, and the agents whose inboxes are among the topics: their lanes
+-- lose their mail.
+--
+-- Lanes are created by claims that have locked an inbox. So no lane of the conversation is added while its inboxes are
+-- locked. If mail to another agent was sent before the topics were locked, the caller has to begin again.
+CREATE FUNCTION lock_for_delete$v(names text[], deleted_conversation text, OUT agents text[], OUT lids bigint[])
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    agents text[] := lock_lanes$v(names, deleted_conversation);
+    inbox_agents text[];
+BEGIN
+    SELECT array_agg(substr(n.name, strpos(n.name, ':') + 1)) INTO inbox_agents FROM unnest(names) AS n (name)
+    WHERE n.name LIKE 'chat:%' OR n.name LIKE 'control:%';
+    SELECT array_agg(i.agent) INTO agents FROM inboxes i WHERE i.agent = ANY (inbox_agents);
+    SELECT inbox_agents || array_agg(DISTINCT substr(t.name, length(t.kind) + 1)) INTO inbox_agents
+    FROM records r CROSS JOIN LATERAL (SELECT name, kind FROM topics WHERE tid = r.tid OFFSET 0) AS t
+    WHERE r.copy = deleted_conversation AND t.kind IN ('chat:', 'control:');
+    PERFORM 1 FROM inboxes i WHERE i.agent = ANY (inbox_agents) ORDER BY i.agent FOR UPDATE;
+    IF agents IS NULL THEN  -- most conversations are not agents, and there is no index for lanes of an agent
+        SELECT array_agg(l.lid) INTO lids FROM (
+            SELECT lid FROM lanes WHERE conversation = deleted_conversation ORDER BY lid FOR UPDATE
+        ) AS l;
+    ELSE
+        SELECT array_agg(l.lid) INTO lids FROM (
+            SELECT lid FROM lanes WHERE conversation = deleted_conversation OR agent = ANY (agents)
+            ORDER BY lid FOR UPDATE
+        ) AS l;
+    END IF;
+    lids := coalesce(lids, '{}');
+    INSERT INTO topics (name)
+    SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
+    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
+    ORDER BY n.i ON CONFLICT (name) DO NOTHING;
+    PERFORM 1 FROM topics t WHERE t.name = ANY (names) ORDER BY t.name FOR UPDATE;
+    IF EXISTS (SELECT 1 FROM lanes l WHERE l.conversation = deleted_conversation AND NOT l.lid = ANY (lids)) THEN
+        RAISE serialization_failure USING MESSAGE = 'the conversation has got another lane; delete it again';
+    END IF;
+END $$;
+
+-- Delete topics, and with a conversation its lanes and its copies in other topics, after `lock_for_delete`.
+CREATE FUNCTION delete_locked$v(
+    names text[], deleted_conversation text, agents text[], lids bigint[], OUT changed text[], OUT versions bigint[]
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
     tids bigint[];
     unnamed text[];
     item record;
     at bigint := now_ms$v();
 BEGIN
-    INSERT INTO topics (name)
-    SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
-    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
-    ORDER BY n.i ON CONFLICT (name) DO NOTHING;
-    SELECT array_agg(l.tid ORDER BY l.i) INTO tids FROM (
-        SELECT n.i, o.tid, o.deleted FROM unnest(names) WITH ORDINALITY AS n (name, i) JOIN topics o ON o.name = n.name
-        ORDER BY n.i FOR UPDATE OF o
-    ) AS l WHERE NOT l.deleted;
+    SELECT array_agg(o.tid) INTO tids FROM topics o WHERE o.name = ANY (names) AND NOT o.deleted;
     PERFORM ask_for_scrub$v();
     tids := coalesce(tids, '{}');
     UPDATE topics t
@@ -187,9 +205,11 @@ BEGIN
         WHERE agents IS NOT NULL AND t.tid = ANY (tids) AND t.kind IN ('chat:', 'control:')
             AND substr(t.name, length(t.kind) + 1) = ANY (agents)
     LOOP
-        DELETE FROM mail m USING lanes l WHERE l.lid = m.lid AND l.agent = item.agent AND m.chat = item.is_chat;
+        DELETE FROM mail m USING lanes l
+        WHERE m.lid = ANY (lids) AND l.lid = m.lid AND l.agent = item.agent AND m.chat = item.is_chat;
         UPDATE lanes l SET attempt = 0, ready = NULL, due_ms = NULL, parked = false, idle_ms = log_ms$v(NULL)
-        WHERE l.agent = item.agent AND l.owner IS NULL AND NOT EXISTS (SELECT 1 FROM mail m WHERE m.lid = l.lid);
+        WHERE l.lid = ANY (lids) AND l.agent = item.agent AND l.owner IS NULL
+            AND NOT EXISTS (SELECT 1 FROM mail m WHERE m.lid = l.lid);
     END LOOP;
     IF deleted_conversation IS NOT NULL THEN
         WITH copies AS (
@@ -204,12 +224,23 @@ BEGIN
         )
         SELECT unnamed || array_agg(DISTINCT g.name) INTO unnamed FROM gone g;
         -- Without its row, the token of the lane's owner matches nothing any more: the owner is fenced.
-        DELETE FROM mail m USING lanes l WHERE l.lid = m.lid AND l.conversation = deleted_conversation;
-        DELETE FROM lanes l WHERE l.conversation = deleted_conversation;
+        DELETE FROM mail m USING lanes l
+        WHERE m.lid = ANY (lids) AND l.lid = m.lid AND l.conversation = deleted_conversation;
+        DELETE FROM lanes l WHERE l.lid = ANY (lids) AND l.conversation = deleted_conversation;
         PERFORM drop_blobs$v(unnamed);
     END IF;
     SELECT coalesce(array_agg(t.name), '{}'), coalesce(array_agg(t.version), '{}') INTO changed, versions
     FROM topics t WHERE t.tid = ANY (tids);
+END $$;
+
+CREATE FUNCTION delete$v(names text[], deleted_conversation text, OUT changed text[], OUT versions bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    locked record;
+BEGIN
+    SELECT l.agents, l.lids INTO locked FROM lock_for_delete$v(names, deleted_conversation) AS l;
+    SELECT d.changed, d.versions INTO changed, versions
+    FROM delete_locked$v(names, deleted_conversation, locked.agents, locked.lids) AS d;
 END $$;
 
 -- Drop those of these blobs that no record names. An append that names one locks it first, so after this lock every
@@ -252,6 +283,7 @@ CREATE FUNCTION expire$v(
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     since_ms bigint := now_ms$v() - idle_ms;
+    locked record;
 BEGIN
     changed := '{}';
     versions := '{}';
@@ -259,16 +291,11 @@ BEGIN
     IF NOT expired_now OR dry_run THEN
         RETURN;
     END IF;
-    -- Look again under the locks that `delete` needs, in their order, which new rows are part of.
-    PERFORM lock_lanes$v(names, expired);
-    INSERT INTO topics (name)
-    SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
-    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
-    ORDER BY n.i ON CONFLICT (name) DO NOTHING;
-    PERFORM 1 FROM topics t WHERE t.name = ANY (names) ORDER BY t.name FOR UPDATE;
+    SELECT l.agents, l.lids INTO locked FROM lock_for_delete$v(names, expired) AS l;
     expired_now := is_idle$v(names, expired, since_ms);
     IF expired_now THEN
-        SELECT d.changed, d.versions INTO changed, versions FROM delete$v(names, expired) AS d;
+        SELECT d.changed, d.versions INTO changed, versions
+        FROM delete_locked$v(names, expired, locked.agents, locked.lids) AS d;
     ELSE
         DELETE FROM topics t WHERE t.name = ANY (names) AND t.active_ms = 0;
     END IF;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from magent2.bus.interface import Engine
 from magent2.errors import SettingsError
@@ -105,5 +105,6 @@ def split_prefix(url: str) -> tuple[str, str | None]:
     parts = urlsplit(url)
     options = parse_qsl(parts.query, keep_blank_values=True)
     prefix = next((value for name, value in options if name == "prefix"), None)
-    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
+    # `quote`: libpq does not read a plus sign as a space.
+    rest = urlencode([(name, value) for name, value in options if name != "prefix"], quote_via=quote)
     return (url if prefix is None else urlunsplit(parts._replace(query=rest))), prefix

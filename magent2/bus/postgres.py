@@ -49,7 +49,7 @@ from magent2.bus.postgres_engine.writes import WriteGroup
 from magent2.bus.record_watch import Changes, RecordWatch
 from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.scrub import Scrubber
-from magent2.bus.servers import DEFAULT_PREFIX, RETRY_FOR_S
+from magent2.bus.servers import DEFAULT_PREFIX, FIRST_CONTACT_S, RETRY_FOR_S
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, Magent2Error
 from magent2.models.address import chat_topic
@@ -107,7 +107,6 @@ class PostgresBus(EngineBase):
     def _begin(self) -> None:
         """Set up without any connection: at creation, and in a forked child."""
         self._preparing = threading.Lock()
-        self._is_prepared = False
         self._has_warned = False  # that the log is too large for a scrub
         self._hub = NotificationHub(self._connect, self._server)
         self._writer = self._threads("write", self._run_writes, group_max=GROUP_MAX)
@@ -126,24 +125,28 @@ class PostgresBus(EngineBase):
         return self._writer, self._claimer, self._maintainer, self._readers, self._scrub_threads
 
     def _threads(self, name: str, run: RunGroup, **limits: int) -> OperationThreads:
-        return OperationThreads(name, self._connect, run, str(self._server), self._retry_for_s, **limits)
+        return OperationThreads(name, self._connect, run, str(self._server), self._retry_s, **limits)
+
+    def _retry_s(self) -> float:
+        """For how long an operation is tried again: only briefly as long as no connection has ever succeeded."""
+        return FIRST_CONTACT_S if self._info is None else self._retry_for_s
 
     def _connect(self) -> Connection:
         connection = self._server.connect()
         try:
             with self._preparing:
-                if not self._is_prepared:
-                    prepare(connection, self._server.schema)
-                    self._set_info(log_info(connection, self._server.schema))
-                    self._is_prepared = True
+                # Each time: the server may be another one, which lacks the last that was created on the one before.
+                prepare(connection, self._server.schema)
+                if self._info is None:
+                    self._set_info(log_info(connection, self._server))
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _set_info(self, found: LogInfo) -> None:
-        first, self._info = self._info is None, found
-        for warning in found.warnings if first else ():
+        self._info = found
+        for warning in found.warnings:
             log.warning("postgres server is not set up safely", extra={"server": str(self._server), "warning": warning})
 
     # --- operations
@@ -204,7 +207,7 @@ class PostgresBus(EngineBase):
     def _run_read(self, connection: Connection, operations: Sequence[AnyOperation]) -> list[object]:
         (operation,) = operations
         if isinstance(operation, Info):
-            return [log_info(connection, self._server.schema)]
+            return [log_info(connection, self._server)]
         try:
             return [READS[type(operation)](connection, operation)]
         except Magent2Error as refusal:

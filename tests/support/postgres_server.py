@@ -208,6 +208,11 @@ class PostgresServer:
             self._remove_shared_memory()
             shutil.rmtree(self.folder)
 
+    def clear(self) -> None:
+        """Remove the cluster of a server that does not run, to make another one."""
+        self._remove_shared_memory()
+        shutil.rmtree(self.data)
+
     def _remove_shared_memory(self) -> None:
         """Remove the segment that marks a cluster as in use. A killed server leaves it, and its number, in its file."""
         lock = self.data / "postmaster.pid"
@@ -298,6 +303,10 @@ class PostgresPair:
         self.primary.start()
         self.standby.create_standby_of(self.primary)
         self.standby.start()
+        self.await_synchronous()
+
+    def await_synchronous(self) -> None:
+        """Wait until the standby is the synchronous one."""
         with psycopg.connect(self.primary.admin_url, autocommit=True) as connection:
             states = "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'"
             eventually(lambda: connection.execute(states).fetchall() == [("sync",)], START_DEADLINE_S)
@@ -306,6 +315,20 @@ class PostgresPair:
         """Kill the primary and promote the standby. The old primary stays down, as its data may differ from now on."""
         self.primary.kill()
         self.standby.promote()
+
+    def rejoin(self) -> None:
+        """After `fail_over`, make the killed server a synchronous standby of the promoted one."""
+        self.primary, self.standby = self.standby, self.primary
+        self.standby.clear()
+        self.standby.settings.pop("synchronous_standby_names", None)
+        self.standby.create_standby_of(self.primary)
+        with (self.standby.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")  # promoted, it waits for no standby of its own
+        self.standby.start()
+        with psycopg.connect(self.primary.admin_url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+        self.await_synchronous()
 
     def remove(self) -> None:
         self.standby.remove()

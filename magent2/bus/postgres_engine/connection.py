@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import orjson
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import set_json_loads
 
@@ -38,13 +38,28 @@ _SETTINGS = (
 STATEMENT_TIMEOUT_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """Where the log is: parameters of libpq, and the schema."""
+# With these, a client only ever uses a primary.
+_FIND_PRIMARY = ("read-write", "primary")
+_FACTS = (
+    "SELECT pg_backend_pid(), current_setting('server_encoding'), pg_is_in_recovery(),"
+    " CASE WHEN pg_is_in_recovery() THEN 0"
+    " ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END"
+)
 
-    conninfo: str
-    schema: str
-    shown: str  # without a password
+
+class ServerAddress:
+    """Where the log is: parameters of libpq, and the schema.
+
+    With several hosts, `connect` takes the first that is a primary. A promotion gives the new primary a higher
+    timeline. Once a connection has found it, a primary with a lower one is not used any more: it is an old one that
+    came back, and what it acknowledges would be lost.
+    """
+
+    def __init__(self, hosts: tuple[str, ...], schema: str, shown: str) -> None:
+        self.schema = schema
+        self._hosts = hosts  # parameters for each host
+        self._shown = shown  # without a password
+        self._timeline = 0  # the highest that was found
 
     @classmethod
     def parse(cls, url: str, prefix: str) -> ServerAddress:
@@ -57,18 +72,40 @@ class ServerAddress:
             found = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise SettingsError(f"invalid PostgreSQL URL: {str(error).strip()}") from error
+        wanted = found.get("target_session_attrs", _FIND_PRIMARY[0])
+        if wanted not in _FIND_PRIMARY:
+            raise SettingsError(
+                f"target_session_attrs={str(wanted)[:80]} may choose a standby, which does not have the newest records;"
+                " leave it out, or use read-write"
+            )
+        hosts = _split_hosts(found)
         chosen = {**_DEFAULTS, **found}
-        if "," in str(found.get("host", "")) and "target_session_attrs" not in found:
-            chosen["target_session_attrs"] = "read-write"
+        if len(hosts) > 1:
+            chosen["target_session_attrs"] = wanted
         place = f"{chosen.get('host', 'localhost')}:{chosen.get('port', 5432)}/{chosen.get('dbname', '')}"
-        return cls(make_conninfo("", **chosen), prefix, place)
+        return cls(tuple(make_conninfo("", **{**chosen, **host}) for host in hosts), prefix, place)
 
     def __str__(self) -> str:
-        return self.shown
+        return self._shown
+
+    @property
+    def has_several_hosts(self) -> bool:
+        return len(self._hosts) > 1
 
     def connect(self) -> Connection:
         """Open a connection to the primary, and check what cannot be used."""
-        connection = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=2)
+        failures: list[psycopg.OperationalError | errors.ReadOnlySqlTransaction] = []
+        for conninfo in self._hosts:
+            try:
+                return self._connect_to(conninfo)
+            except (psycopg.OperationalError, errors.ReadOnlySqlTransaction) as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        raise type(failures[-1])("; ".join(str(error).strip() for error in failures))
+
+    def _connect_to(self, conninfo: str) -> Connection:
+        connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=2)
         try:
             set_json_loads(orjson.loads, connection)
             self._check(connection)
@@ -85,7 +122,7 @@ class ServerAddress:
             raise UnsupportedServer(
                 f"PostgreSQL at {self} is version {connection.info.server_version // 10_000}; use 15 or newer"
             )
-        row = connection.execute("SELECT pg_backend_pid(), current_setting('server_encoding')").fetchone()
+        row = connection.execute(_FACTS).fetchone()
         if row is None or row[0] != connection.info.backend_pid:
             raise UnsupportedServer(
                 f"a connection pooler such as PgBouncer answers at {self}; it does not deliver notifications, so"
@@ -95,3 +132,22 @@ class ServerAddress:
             raise UnsupportedServer(
                 f"the database at {self} has the encoding {row[1]}; create one with ENCODING 'UTF8'"
             )
+        _, _, is_standby, timeline = row
+        place = f"{connection.info.host}:{connection.info.port}"
+        if is_standby:
+            raise errors.ReadOnlySqlTransaction(f"{place} is a standby")
+        if timeline < self._timeline:
+            raise errors.ReadOnlySqlTransaction(
+                f"{place} is an old primary: it is on timeline {timeline}, and a server on timeline {self._timeline}"
+                " was promoted; stop it, and make it a standby of the other one"
+            )
+        self._timeline = timeline
+
+
+def _split_hosts(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters in which the hosts of a URL differ, for each host."""
+    lists = {name: str(found[name]).split(",") for name in ("host", "hostaddr", "port") if name in found}
+    count = max(map(len, lists.values()), default=1)
+    if any(len(values) not in (1, count) for values in lists.values()):
+        raise SettingsError("invalid PostgreSQL URL: give one port for all hosts, or one for each")
+    return [{name: values[index % len(values)] for name, values in lists.items()} for index in range(count)]

@@ -37,7 +37,7 @@ _REFUSED_LOGIN = (
     "no password supplied",
     "no pg_hba.conf entry",
     "Peer authentication failed",
-    "role",  # that does not exist, or may not log in
+    'role "',  # that does not exist, or may not log in
 )
 _NAMED: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[Magent2Error], str], ...] = (
     (errors.DiskFull, StorageFull, "has no space left; free space, or trim topics"),

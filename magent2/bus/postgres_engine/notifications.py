@@ -198,9 +198,12 @@ class NotificationThread:
         channel = f"magent2.{self._server.schema}"[:63]
         connection.add_notify_handler(lambda notification: self._received.append(notification.payload.encode()))
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        # Before this, notifications were missed.
+        # Before this, notifications were missed. The server may be another one, which counts from other versions.
         self.is_listening = True
         self._swept_ms = None
+        with self._lock:
+            self._seen.clear()
+        self._hub.drop_kept()
         self._hub.notify_all()
         self._sweep_at = 0.0
         with selectors.DefaultSelector() as selector:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from psycopg import sql
 
 from magent2 import __version__
-from magent2.bus.postgres_engine.connection import Connection
+from magent2.bus.postgres_engine.connection import Connection, ServerAddress
 from magent2.bus.postgres_engine.functions import FUNCTIONS, TABLES, VERSION
 from magent2.bus.records import LogInfo
 from magent2.errors import SchemaTooNew, StorageCorrupt
@@ -16,6 +16,8 @@ from magent2.errors import SchemaTooNew, StorageCorrupt
 SCHEMA = 1
 # Schema n → the function that migrates to n + 1. All steps of one migration share a transaction.
 MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+
+_CHECKED_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "synchronous_standby_names")
 
 
 def prepare(connection: Connection, schema: str) -> None:
@@ -69,19 +71,29 @@ def _schema_of(facts: Mapping[str, str]) -> int:
     return found
 
 
-def log_info(connection: Connection, schema: str) -> LogInfo:
-    facts = _facts(connection, schema) or {}
-    return LogInfo("postgres", _schema_of(facts), facts["log_id"], facts["release"], tuple(_warnings(connection)))
+def log_info(connection: Connection, server: ServerAddress) -> LogInfo:
+    facts = _facts(connection, server.schema) or {}
+    warnings = tuple(_warnings(connection, server.has_several_hosts))
+    return LogInfo("postgres", _schema_of(facts), facts["log_id"], facts["release"], warnings)
 
 
-def _warnings(connection: Connection) -> list[str]:
+def _warnings(connection: Connection, has_standbys: bool) -> list[str]:
     """Settings under which an acknowledged write can be lost."""
-    rows = connection.execute(
-        "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes')"
-    )
+    rows = connection.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_CHECKED_SETTINGS),))
     found = {str(name): str(setting) for name, setting in rows}
-    return [
+    warnings = [
         f"{name} is off: a crash of the server's machine loses acknowledged messages; set it to on"
         for name in ("fsync", "full_page_writes", "synchronous_commit")
         if found.get(name) == "off"
     ]
+    if has_standbys and not found.get("synchronous_standby_names"):
+        warnings.append(
+            "synchronous_standby_names is empty, and the URL names several hosts: a promotion loses the acknowledged"
+            " messages that the standby did not have, and their numbers are used again; name the standbys in it"
+        )
+    elif has_standbys and found.get("synchronous_commit") == "local":
+        warnings.append(
+            "synchronous_commit is local, so it does not wait for the synchronous standby: a promotion loses"
+            " acknowledged messages; set it to on"
+        )
+    return warnings

@@ -13,7 +13,7 @@ from magent2.background import log_error
 from magent2.bus.operations import AnyOperation
 from magent2.bus.postgres_engine.connection import Connection
 from magent2.bus.postgres_engine.errors import is_transient, translate
-from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
+from magent2.bus.servers import retry_delays
 from magent2.bus.waiters import LoopBatches, QueuedOperation, ThreadWaiter, Waiter, finish_all
 from magent2.errors import BusUnavailable, Magent2Error
 
@@ -38,7 +38,7 @@ class OperationThreads:
         connect: Callable[[], Connection],
         run: RunGroup,
         server: str,
-        retry_for_s: float,
+        retry_for_s: Callable[[], float],
         *,
         threads_max: int = 1,
         group_max: int = 1,
@@ -57,7 +57,6 @@ class OperationThreads:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
-        self._was_connected = False
 
     @property
     def connections(self) -> int:
@@ -170,12 +169,10 @@ class OperationThreads:
         delays: Iterator[float] | None = None
         while True:
             try:
-                connection = slot.open()
-                self._was_connected = True
-                return self._run(connection, operations)
+                return self._run(slot.open(), operations)
             except Exception as error:
                 slot.close()
-                delays = delays or retry_delays(self._retry_for_s if self._was_connected else FIRST_CONTACT_S)
+                delays = delays or retry_delays(self._retry_for_s())
                 delay_s = None if self._closed else next(delays, None)
                 if delay_s is None or not is_transient(error):
                     raise

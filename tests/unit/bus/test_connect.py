@@ -71,6 +71,8 @@ def test_a_prefix_is_taken_out_of_the_url() -> None:
     assert split_prefix("redis://host/0?prefix=acme") == ("redis://host/0", "acme")
     assert split_prefix("redis://host/0?timeout=3") == ("redis://host/0?timeout=3", None)
     assert split_prefix("redis://host/0?timeout=3&prefix=a") == ("redis://host/0?timeout=3", "a")
+    options = "postgresql://host/log?options=-c%20jit%3Doff"
+    assert split_prefix(f"{options}&prefix=a") == (options, "a")
 
 
 def test_the_default_url_names_the_default_file(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from typing import TypeAlias
 import psycopg
 import pytest
 
+from magent2.bus import postgres
 from magent2.bus.connect import connect
 from magent2.bus.operations import OLDEST, Append, Claim, Info, OwnedAppend, Read, Renew, Settle
 from magent2.bus.postgres import PostgresBus
 from magent2.bus.postgres_engine import notifications
-from magent2.bus.postgres_engine.errors import RETRY_FOR_S
 from magent2.bus.records import ClaimResult, NewRecord
+from magent2.bus.servers import RETRY_FOR_S
 from magent2.errors import BusUnavailable, SettingsError
 from tests.support.audit import whole_log
 from tests.support.postgres_server import FAST, PostgresPair, PostgresServer, Schemas
@@ -179,7 +180,8 @@ def test_a_server_that_becomes_read_only_is_left_for_the_promoted_one(pair: Post
     assert numbers(bus) == [1, 2, 3]
 
 
-def test_a_standby_alone_is_refused(pair: PostgresPair, open_bus: OpenBus) -> None:
+def test_a_standby_alone_is_refused(pair: PostgresPair, open_bus: OpenBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "FIRST_CONTACT_S", IMPATIENT_S)
     open_bus().call(put(1))
     alone = open_bus(pair.standby.url)
 

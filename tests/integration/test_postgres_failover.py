@@ -15,7 +15,7 @@ from magent2.bus import postgres
 from magent2.bus.connect import connect
 from magent2.bus.operations import OLDEST, Append, Claim, Info, OwnedAppend, Read, Renew, Settle
 from magent2.bus.postgres import PostgresBus
-from magent2.bus.postgres_engine import notifications
+from magent2.bus.postgres_engine import connection, notifications
 from magent2.bus.records import ClaimResult, NewRecord
 from magent2.bus.servers import RETRY_FOR_S
 from magent2.errors import BusUnavailable, SettingsError
@@ -163,6 +163,22 @@ def test_an_old_primary_that_comes_back_is_not_used(pair: PostgresPair, open_bus
     with pytest.raises(BusUnavailable, match="old primary"):
         impatient.call(put(4))
     pair.standby.start()
+
+
+def test_a_server_that_hangs_is_left_for_the_promoted_one(
+    pair: PostgresPair, open_bus: OpenBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REPLY_TIMEOUT_S", IMPATIENT_S)
+    bus = open_bus(f"{pair.url}&connect_timeout=2")
+    bus.call(put(1))
+
+    pair.primary.suspend()
+    waiting = threading.Thread(target=bus.call, args=(put(2),))
+    waiting.start()
+    pair.standby.promote()
+
+    waiting.join(DEADLINE_S)
+    assert numbers(bus) == [1, 2]
 
 
 def test_a_server_that_becomes_read_only_is_left_for_the_promoted_one(pair: PostgresPair, open_bus: OpenBus) -> None:

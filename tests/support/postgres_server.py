@@ -177,6 +177,11 @@ class PostgresServer:
                 os.kill(child, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
+    def suspend(self) -> None:
+        """Stop all processes of the server with SIGSTOP: connections stay open, and nothing is answered."""
+        for pid in (self.pid, *_children(self.pid)):
+            os.kill(pid, signal.SIGSTOP)
+
     def restart(self) -> None:
         """Start the server again on the same data and port. It recovers if it was killed."""
         self.stop()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import orjson
 import psycopg
 from psycopg import errors, sql
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import set_json_loads
 
 from magent2.errors import SettingsError, UnsupportedServer
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+R = TypeVar("R")
 
 SERVER_VERSION_MIN = 150_000
 PREFIX_MAX_BYTES = 63  # the longest name of a schema
@@ -36,6 +38,7 @@ _SETTINGS = (
     " SET lock_timeout = 0; SET idle_in_transaction_session_timeout = {statement_timeout}"
 )
 STATEMENT_TIMEOUT_MS = 60_000
+REPLY_TIMEOUT_S = 70.0  # longer than a statement may take: after this, the server hangs
 
 
 # With these, a client only ever uses a primary.
@@ -47,16 +50,47 @@ _FACTS = (
 )
 
 
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that fails if no reply comes for `reply_timeout_s`.
+
+    A server whose disk hangs, or that waits for a synchronous standby, keeps its connections open. Clients have to look
+    for another one that was promoted.
+    """
+
+    reply_timeout_s: float | None = None
+
+    def wait(self, gen: PQGen[R], *arguments: Any, **options: Any) -> R:
+        limited = gen if self.reply_timeout_s is None else _limit(gen, self.reply_timeout_s)
+        return super().wait(limited, *arguments, **options)
+
+
+def _limit(gen: PQGen[R], limit_s: float) -> PQGen[R]:
+    """Run the exchange of `gen` for a limited time. psycopg sends 0 when the socket was not ready for 0.1 s."""
+    end = time.monotonic() + limit_s
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > end:
+                raise psycopg.OperationalError(f"no reply within {limit_s:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+
+
 class ServerAddress:
     """Where the log is: parameters of libpq, and the schema.
 
-    With several hosts, `connect` takes the first that is a primary. A promotion gives the new primary a higher
-    timeline. Once a connection has found it, a primary with a lower one is not used any more: it is an old one that
-    came back, and what it acknowledges would be lost.
+    With several hosts, `connect` takes the first that is a primary, beginning with the last one used: a host that does
+    not answer costs `connect_timeout` seconds. A promotion gives the new primary a higher timeline. Once a connection
+    has found it, a primary with a lower one is not used any more: it is an old one that came back, and what it
+    acknowledges would be lost.
     """
 
     def __init__(self, hosts: tuple[str, ...], schema: str, shown: str) -> None:
         self.schema = schema
+        self.has_several_hosts = len(hosts) > 1
         self._hosts = hosts  # parameters for each host
         self._shown = shown  # without a password
         self._timeline = 0  # the highest that was found
@@ -88,16 +122,14 @@ class ServerAddress:
     def __str__(self) -> str:
         return self._shown
 
-    @property
-    def has_several_hosts(self) -> bool:
-        return len(self._hosts) > 1
-
     def connect(self) -> Connection:
         """Open a connection to the primary, and check what cannot be used."""
         failures: list[psycopg.OperationalError | errors.ReadOnlySqlTransaction] = []
         for conninfo in self._hosts:
             try:
-                return self._connect_to(conninfo)
+                connection = self._connect_to(conninfo)
+                self._hosts = (conninfo, *(other for other in self._hosts if other != conninfo))
+                return connection
             except (psycopg.OperationalError, errors.ReadOnlySqlTransaction) as error:
                 failures.append(error)
         if len(failures) == 1:
@@ -105,8 +137,9 @@ class ServerAddress:
         raise type(failures[-1])("; ".join(str(error).strip() for error in failures))
 
     def _connect_to(self, conninfo: str) -> Connection:
-        connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=2)
+        connection = Connection.connect(conninfo, autocommit=True, prepare_threshold=2)
         try:
+            connection.reply_timeout_s = REPLY_TIMEOUT_S
             set_json_loads(orjson.loads, connection)
             self._check(connection)
             settings = sql.SQL(_SETTINGS).format(statement_timeout=STATEMENT_TIMEOUT_MS)

@@ -167,6 +167,7 @@ def _rewrite_tables(connection: Connection) -> bool:
             details.append(report.message_detail)
 
     connection.add_notice_handler(note)
+    reply_timeout_s, connection.reply_timeout_s = connection.reply_timeout_s, None
     try:
         connection.execute(f"SET statement_timeout = 0; SET lock_timeout = {SCRUB_LOCK_MS}")
         for table in SCRUBBED_TABLES:
@@ -175,6 +176,7 @@ def _rewrite_tables(connection: Connection) -> bool:
         return False  # all later operations wait behind VACUUM, so it does not wait for a long reader
     finally:
         connection.remove_notice_handler(note)
+        connection.reply_timeout_s = reply_timeout_s
         connection.execute(f"SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = 0")
     return len(details) == len(SCRUBBED_TABLES) and all(re.match(r"0\D", detail) for detail in details)
 

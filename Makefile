@@ -117,6 +117,10 @@ bench-history: redis postgres $(READY) ## measure long histories and the memory 
 bench-growth: redis postgres $(READY) ## measure what grows with the log; takes eight minutes, not part of `make bench`
 	@$(BIN)/python -m bench.growth $(ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: redis postgres $(READY) ## measure what a message and a token cost each process; not part of `make bench`
+	@$(BIN)/python -m bench.scaling $(ARGS)
+
 .PHONY: bench-run
 bench-run: redis postgres $(READY) ## measure the service over HTTP; the last line is one JSON object
 	@$(BIN)/python -m bench.run $(ARGS)

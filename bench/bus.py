@@ -101,7 +101,8 @@ def measure_redis(figures: Figures, scale: Scale) -> None:
 
 def measure_postgres(figures: Figures, scale: Scale) -> None:
     prefix = "bench"
-    with postgres_server() as url:
+    with postgres_server() as server:
+        url = server.url
 
         def empty() -> EngineBase:
             drop_log(url, prefix)

@@ -72,7 +72,8 @@ def measure_redis(figures: Figures, scale: ServiceScale) -> None:
 def measure_postgres(figures: Figures, scale: ServiceScale) -> None:
     from magent2.bus.postgres import PostgresBus
 
-    with postgres_server() as url, echo_server() as echo, gateway_and_worker(url) as gateway:
+    with postgres_server() as store, echo_server() as echo, gateway_and_worker(store.url) as gateway:
+        url = store.url
         site = Site(gateway, echo, partial(PostgresBus, url))
         record = Record(figures, "postgres_", scale)
         record.idle(site)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, redirect_stdout
 from io import StringIO
+from pathlib import Path
 
 import orjson
 import psycopg
@@ -23,12 +25,12 @@ CHANNEL = "raw_log"
 
 
 @contextmanager
-def postgres_server() -> Iterator[str]:
-    """The URL of a server that lives as long as the `with`."""
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server that lives as long as the `with`."""
     server = PostgresServer(SETTINGS)
     try:
         server.start()
-        yield server.url
+        yield server
     finally:
         with redirect_stdout(StringIO()):  # what the server has logged is of interest to tests only
             server.remove()
@@ -44,6 +46,22 @@ def postgres_pair() -> Iterator[str]:
     finally:
         with redirect_stdout(StringIO()):
             pair.remove()
+
+
+def server_cpu_s(server: PostgresServer) -> float:
+    """User and system CPU time of the server and its processes so far, with those that have ended."""
+    ticks = 0
+    for pid in (server.pid, *_children(server.pid)):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:  # it has ended since it was listed, and the server counts its time
+            continue
+        ticks += sum(map(int, fields[11:15] if pid == server.pid else fields[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def drop_log(url: str, prefix: str) -> None:

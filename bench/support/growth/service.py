@@ -75,7 +75,19 @@ async def _answered(
     gateway: Server, names: tuple[str, ...], messages: int, cpu_now_s: Callable[[], float] = time.process_time
 ) -> float:
     """Processor time until messages to these conversations are answered, without that of opening the streams."""
-    requests = [gateway.post("/send", body(names[n % len(names)], ECHO_AGENT, ONE_WORD)) for n in range(messages)]
+    (used,) = await answered_s(gateway, names, messages, lambda: (cpu_now_s(),))
+    return used
+
+
+async def answered_s(
+    gateway: Server,
+    names: tuple[str, ...],
+    messages: int,
+    cpu_now_s: Callable[[], tuple[float, ...]],
+    text: str = ONE_WORD,
+) -> tuple[float, ...]:
+    """Like `_answered`, for several processes at once. The answer is the text, and has as many tokens as words."""
+    requests = [gateway.post("/send", body(names[n % len(names)], ECHO_AGENT, text)) for n in range(messages)]
     shares = [len(range(number, messages, len(names))) for number in range(len(names))]
     async with following(gateway, names) as listeners:
         # A stream shows the earlier answers first.
@@ -84,7 +96,7 @@ async def _answered(
         await all_answered_s(gateway, requests, CONNECTIONS)
         waits = zip(listeners, before, shares, strict=True)
         await asyncio.gather(*(one.heard(seen + share) for one, seen, share in waits))
-        return cpu_now_s() - begun
+        return tuple(now - then for now, then in zip(cpu_now_s(), begun, strict=True))
 
 
 def request_paths(conversations: int) -> dict[str, str]:

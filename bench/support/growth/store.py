@@ -5,15 +5,19 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import redis
 
+from bench.support.postgres_server import log_bytes, postgres_server
+from bench.support.postgres_server import server_cpu_s as postgres_cpu_s
 from bench.support.redis_server import flush, redis_server, server_cpu_s, used_bytes
 from bench.support.report import Connect
+from magent2.bus.operations import Scrub
+from magent2.bus.servers import DEFAULT_PREFIX
 
 LOOK_AGAIN_S = 0.05
 
@@ -53,6 +57,21 @@ def redis_store() -> Iterator[Store]:
             return {"memory": used_bytes(url), "disk": _rewritten_bytes(url)}
 
         yield Store(url, partial(RedisBus, url), partial(server_cpu_s, url), sizes)
+
+
+@contextmanager
+def postgres_store() -> Iterator[Store]:
+    from magent2.bus.postgres import PostgresBus
+
+    with postgres_server() as server:
+        url = server.url
+
+        def sizes() -> dict[str, float]:
+            with closing(PostgresBus(url)) as bus:  # the space of dead rows is used again, so it does not count
+                bus.call(Scrub(any_size=True))
+            return {"disk": log_bytes(url, DEFAULT_PREFIX)}
+
+        yield Store(url, partial(PostgresBus, url), partial(postgres_cpu_s, server), sizes)
 
 
 def _rewritten_bytes(url: str) -> int:

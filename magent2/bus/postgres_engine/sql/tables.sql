@@ -14,6 +14,9 @@
 -- mail      what is in a lane: `chat` is false for control mail; `seq` is the record's in that inbox.
 -- clock     the log clock: what it adds to the clock of the server, and the last time that was stored (decision 28).
 -- scrub     what is known of the next scrub (`ScrubState`).
+--
+-- Rows of topics, lanes and mail change with every message. Autovacuum therefore comes when a fiftieth of them is dead, and
+-- does not pause: by default it comes at a fifth, and a busy log would grow faster than it works.
 CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE topics (
     tid bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -26,7 +29,7 @@ CREATE TABLE topics (
     owner text COLLATE "C",
     active_ms bigint NOT NULL DEFAULT 0,
     version bigint NOT NULL DEFAULT 0
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX topics_kind ON topics (kind, active_ms, name) WHERE NOT deleted AND active_ms > 0;
 CREATE INDEX topics_owner ON topics (kind, owner, active_ms, name)
     WHERE NOT deleted AND active_ms > 0 AND owner IS NOT NULL;
@@ -46,7 +49,7 @@ CREATE TABLE records (
     blobs text COLLATE "C",
     payload text COLLATE "C",
     PRIMARY KEY (tid, seq)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX records_id ON records (tid, id) WHERE id IS NOT NULL;
 CREATE INDEX records_copy ON records (copy) WHERE copy IS NOT NULL;
 CREATE INDEX records_draft ON records (tid, seq) WHERE draft IS NOT NULL;
@@ -82,7 +85,7 @@ CREATE TABLE lanes (
     idle_ms bigint,
     principal text COLLATE "C" NOT NULL DEFAULT '',
     UNIQUE (conversation, agent)
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX lanes_ready ON lanes (agent, principal, ready) WHERE ready IS NOT NULL;
 CREATE INDEX lanes_due ON lanes (agent, due_ms) WHERE due_ms IS NOT NULL;
 CREATE INDEX lanes_worker ON lanes (worker) WHERE worker IS NOT NULL;
@@ -90,9 +93,10 @@ CREATE INDEX lanes_parked ON lanes (agent) WHERE parked;
 CREATE INDEX lanes_idle ON lanes (idle_ms) WHERE idle_ms IS NOT NULL;
 CREATE TABLE turns (
     agent text COLLATE "C", principal text COLLATE "C", turn bigint NOT NULL, PRIMARY KEY (agent, principal)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX turns_order ON turns (agent, turn);
-CREATE TABLE mail (lid bigint, chat boolean, seq bigint, PRIMARY KEY (lid, chat, seq));
+CREATE TABLE mail (lid bigint, chat boolean, seq bigint, PRIMARY KEY (lid, chat, seq))
+    WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE workers (
     worker text COLLATE "C" PRIMARY KEY, agents text[] NOT NULL, deadline_ms bigint NOT NULL, nonce text NOT NULL
 ) WITH (fillfactor = 50);

@@ -6,55 +6,72 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 
 import pytest
 
+from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim
 from magent2.bus.records import ClaimedLane, MailRef, NewRecord
-from magent2.bus.redis_adapter import RedisBus
 from tests.support.audit import assert_clean, lane_findings, sequence_findings, whole_log
 from tests.support.audited_lane import acall_with_retry, call_with_retry, mail_to, settle_append, start_append
+from tests.support.postgres_server import PostgresServer, Schemas
 from tests.support.proxy import LossyProxy
 from tests.support.redis_server import RedisServer
 
-pytestmark = pytest.mark.redis
-
 AGENT, TRAIL, TOPIC = "Ada", "audit:lanes", "stream:one"
-REQUEST_LOSS, REPLY_LOSS = 0.1, 0.25  # chances per piece of traffic
-REQUEST_LOSS_SYNC, REPLY_LOSS_SYNC = 0.03, 0.1  # one call at a time: each loss is waited for
+# Chances per piece of traffic that a request and a reply are lost. Connecting to PostgreSQL takes more pieces.
+LOSSES = {"redis": (0.1, 0.25), "postgres": (0.025, 0.06)}
+LOSSES_SYNC = {"redis": (0.03, 0.1), "postgres": (0.01, 0.03)}  # one call at a time: each loss is waited for
 APPENDS, SETTLES = 1000, 1000
 APPENDS_SYNC, SETTLES_SYNC = 200, 100
 LANES = 100
 AT_A_TIME = 8
-LOSSES_MIN = 20
-LOSSES_SYNC_MIN = 15
+LOSSES_MIN = 10
+LOSSES_SYNC_MIN = 10
 LEASE_S = 600.0
 
 
-@pytest.fixture
-def prefix() -> str:
-    return uuid.uuid4().hex[:12]
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server with an empty log."""
+
+    kind: str
+    port: int
+    url: str
+
+
+@pytest.fixture(
+    params=[pytest.param("redis", marks=pytest.mark.redis), pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def server(request: pytest.FixtureRequest) -> Server:
+    if request.param == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        return Server("redis", redis.port, f"{redis.url}?prefix={uuid.uuid4().hex[:12]}")
+    postgres: PostgresServer = request.getfixturevalue("postgres_server")
+    schemas: Schemas = request.getfixturevalue("postgres_schemas")
+    return Server("postgres", postgres.port, schemas.new_url())
 
 
 @pytest.fixture
-def direct(redis_server: RedisServer, prefix: str) -> Iterator[Engine]:
+def direct(server: Server) -> Iterator[Engine]:
     """The log as it is, past the proxy."""
-    engine = RedisBus(redis_server.url, prefix=prefix)
+    engine = connect(server.url)
     yield engine
     engine.close()
 
 
 @pytest.fixture
-def proxy(redis_server: RedisServer, rng: random.Random) -> Iterator[LossyProxy]:
-    with LossyProxy(redis_server.port, rng, REQUEST_LOSS, REPLY_LOSS) as proxy:
+def proxy(server: Server, rng: random.Random) -> Iterator[LossyProxy]:
+    with LossyProxy(server.port, rng, *LOSSES[server.kind]) as proxy:
         yield proxy
 
 
 @pytest.fixture
-async def bus(proxy: LossyProxy, prefix: str) -> AsyncIterator[Engine]:
+async def bus(proxy: LossyProxy, server: Server) -> AsyncIterator[Engine]:
     """The log through the proxy."""
-    engine = RedisBus(proxy.url, prefix=prefix)
+    engine = connect(proxy.address(server.url))
     yield engine
     proxy.behave()
     await engine.aclose()
@@ -131,9 +148,11 @@ async def test_a_follower_sees_every_record_once(bus: Engine, direct: Engine, pr
     assert seen == [f"id-{n}" for n in range(APPENDS_SYNC)]
 
 
-def test_synchronous_calls_neither_lose_nor_duplicate_records(proxy: LossyProxy, direct: Engine, prefix: str) -> None:
-    proxy.request_loss, proxy.reply_loss = REQUEST_LOSS_SYNC, REPLY_LOSS_SYNC
-    bus = RedisBus(proxy.url, prefix=prefix)
+def test_synchronous_calls_neither_lose_nor_duplicate_records(
+    proxy: LossyProxy, direct: Engine, server: Server
+) -> None:
+    proxy.request_loss, proxy.reply_loss = LOSSES_SYNC[server.kind]
+    bus = connect(proxy.address(server.url))
     seqs = direct.call(mail_to(AGENT, ["one"] * SETTLES_SYNC)).seqs
 
     answers = {f"id-{n}": call_with_retry(bus, numbered(n)).seqs[0] for n in range(APPENDS_SYNC)}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit, urlunsplit
 
 CHUNK_BYTES = 65_536
 START_DEADLINE_S = 30.0
@@ -44,9 +45,10 @@ class LossyProxy:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+    def address(self, url: str) -> str:
+        """Return the URL of the server with the port of the proxy."""
+        parts = urlsplit(url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{self._upstream_port}", f":{self.port}")))
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -54,6 +54,18 @@ def sequence_findings(records: Sequence[Record], floor: int = 0) -> list[str]:
     return findings
 
 
+def epoch_findings(records: Sequence[Record], bases: Sequence[int]) -> list[str]:
+    """Sequence numbers are dense within each epoch and begin after its base, and no id occurs twice.
+
+    `bases`: of the epochs after the first one, in order.
+    """
+    findings: list[str] = []
+    for base, end in pairwise((0, *bases, 2**53)):
+        part = [record for record in records if base < record.seq <= end]
+        findings += [finding for finding in sequence_findings(part, base) if "stands where" in finding]
+    return findings + [finding for finding in sequence_findings(records) if "times" in finding]
+
+
 def append_findings(topics: Mapping[str, Sequence[Record]], acknowledged: Iterable[str]) -> list[str]:
     """Every append is in all of its topics or in none; every acknowledged append is there."""
     findings = [f"{topic}: {finding}" for topic, records in topics.items() for finding in sequence_findings(records)]

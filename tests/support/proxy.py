@@ -66,6 +66,11 @@ class LossyProxy:
         """Lose nothing any more."""
         self.request_loss = self.reply_loss = 0.0
 
+    def move(self, port: int) -> None:
+        """Forward to another server from now on."""
+        self._upstream_port = port
+        self.cut()
+
     def cut(self) -> None:
         """Lose every connection now."""
         self._loop.call_soon_threadsafe(self._cut)

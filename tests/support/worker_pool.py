@@ -11,6 +11,7 @@ from typing import Any
 from magent2.bus.interface import Engine
 from magent2.bus.operations import OLDEST, READ_LIMIT_MAX, Lanes, Read, Workers
 from magent2.bus.records import MailRef, Record
+from magent2.errors import UnknownCursor
 from tests.support.audit import ENDS, lane_findings, settled_mail
 from tests.support.audited_lane import call_with_retry, mail_to
 from tests.support.processes import Child, ProcessGroup
@@ -59,7 +60,11 @@ class WorkerPool:
     def read_trail(self) -> int:
         """Read new entries of the audit topic; return how many runs have ended."""
         after = self.trail[-1].seq if self.trail else OLDEST
-        new = call_with_retry(self.engine, Read(TRAIL, after, READ_LIMIT_MAX)).records
+        try:
+            new = call_with_retry(self.engine, Read(TRAIL, after, READ_LIMIT_MAX)).records
+        except UnknownCursor:  # the log has lost the last entries that were read
+            self.trail, self._settled, self._ended = [], set(), 0
+            return self.read_trail()
         self.trail += new
         self._settled |= settled_mail(new)
         self._ended += sum(record.payload["act"] in ENDS for record in new)

@@ -1,5 +1,7 @@
 """A process that follows a topic from its beginning and reports what it sees.
 
+When the log has lost the record that it read last, it reports a gap and begins again.
+
 Settings: `url`, `topic`.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from magent2.bus.connect import connect
+from magent2.errors import UnknownCursor
 from tests.support.processes import end_with_parent, report, settings
 
 
@@ -16,8 +19,13 @@ async def main() -> None:
     end_with_parent()
     engine = connect(given["url"])
     report(ready=True)
-    async for record in engine.follow(given["topic"], after=0):
-        report(seq=record.seq, id=record.id)
+    while True:
+        try:
+            async for record in engine.follow(given["topic"], after=0):
+                report(seq=record.seq, id=record.id)
+            return
+        except UnknownCursor as error:
+            report(gap=str(error))
 
 
 if __name__ == "__main__":

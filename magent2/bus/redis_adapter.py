@@ -16,12 +16,12 @@ from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Delete, Dump, Erase, Expire, Info, Load, Operation, Scrub
 from magent2.bus.records import LogInfo, Page, page_after
 from magent2.bus.redis_engine.codec import decode_notification
-from magent2.bus.redis_engine.connection import ServerAddress
-from magent2.bus.redis_engine.exchanges import EXCHANGES, AnyExchange, Keyspace, scrub, scrub_wait
+from magent2.bus.redis_engine.exchanges import EXCHANGES, AnyExchange, scrub, scrub_wait
 from magent2.bus.redis_engine.execute import ConnectionPool, execute_pipelined
 from magent2.bus.redis_engine.functions import Exchange
 from magent2.bus.redis_engine.handshake import info
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
+from magent2.bus.redis_engine.primary import LogServer
 from magent2.bus.redis_engine.transfer import dump, load
 from magent2.bus.redis_engine.watch import EventLoopThread, RedisWatch, SubscriptionHub
 from magent2.bus.scrub import Scrubber
@@ -89,8 +89,8 @@ class RedisBus(EngineBase):
     ) -> None:
         if not 0 < len(prefix) <= PREFIX_MAX_CHARS or not prefix.isprintable():
             raise SettingsError(f"invalid key prefix {prefix[:80]!r}: use 1 to {PREFIX_MAX_CHARS} printable characters")
-        self._server = ServerAddress.parse(redis_url or DEFAULT_URL)
-        self._keyspace = Keyspace(prefix, payload_max_bytes)
+        self._server = LogServer.parse(redis_url or DEFAULT_URL, prefix, payload_max_bytes)
+        self._keyspace = self._server.keyspace
         self._retry_for_s = retry_for_s
         self._info: LogInfo | None = None
         self._closed = False
@@ -101,7 +101,7 @@ class RedisBus(EngineBase):
         """Set up without any connection: at creation, and in a forked child."""
         self._lock = threading.Lock()
         self._opener = ThreadPoolExecutor(OPENING_THREADS_MAX, "magent2-redis-connect")
-        self._pool = ConnectionPool(self._server, self._keyspace.library, self._retry_for_s)
+        self._pool = ConnectionPool(self._server, self._retry_for_s)
         pool, keyspace = self._pool, self._keyspace
         self._scrubber = Scrubber(
             "redis", lambda: pool.execute(scrub_wait(keyspace)), lambda: pool.execute(scrub(keyspace, Scrub()))
@@ -132,12 +132,12 @@ class RedisBus(EngineBase):
 
     async def acall(self, operation: Operation[R]) -> R:
         resources = self._resources.get(asyncio.get_running_loop()) or self._loop_resources()
-        library = self._keyspace.library
+        keyspace = self._keyspace
         if self._info is None:
             async with resources.handshake:
                 if self._info is None:
-                    self._set_info(await execute_pipelined(resources.pipeline, library, info(self._keyspace, Info())))
-        result = await execute_pipelined(resources.pipeline, library, self._exchange(operation))
+                    self._set_info(await execute_pipelined(resources.pipeline, keyspace, info(keyspace, Info())))
+        result = await execute_pipelined(resources.pipeline, keyspace, self._exchange(operation))
         self._scrubber.operation_ended(deleted=isinstance(operation, _DELETIONS))
         return result
 

@@ -162,7 +162,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[EventData], str]] = {
     "mcp_server": lambda data: f"MCP server {data.get('server')} {data.get('status')}: {_str(data, 'reason')}",
     "session": lambda data: f"conversation {data.get('status')}",
     "error": _error,
-    "gap": lambda data: f"gap: events up to {data.get('floor')} have been deleted",
+    "gap": lambda data: f"gap: events were deleted or lost; the stream continues after {data.get('floor')}",
     "end": lambda data: f"end: {data.get('reason')}",
 }
 

@@ -22,6 +22,8 @@ SWEEPER = "retention:sweeper"  # agent name whose only lane is the right to swee
 SWEEP_LANE = "retention:sweep"
 INTERNAL_AGENTS = frozenset({SWEEPER})  # names that are lanes of the runtime itself; lists of agents leave them out
 
+EPOCH_TOPIC = "log:epochs"  # one record for each epoch of the log after the first
+
 RESERVED_PREFIXES = ("outbox:", "retention:")  # of the names of inboxes that the runtime itself uses
 
 BAD_RECIPIENT = "recipient must be 'chat:{conversation_id}' or 'agent:{Name}'"

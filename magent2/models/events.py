@@ -172,7 +172,10 @@ class ErrorEvent(BaseStreamEvent, RunFields):
 
 
 class GapEvent(BaseStreamEvent):
-    """Retention removed the records between the reader's cursor and `floor`. The next event comes after `floor`."""
+    """The log does not have the record at the reader's cursor: removed by retention, or lost by a Redis server.
+
+    The next event comes after `floor`.
+    """
 
     event: Literal["gap"] = "gap"
     cursor: str

@@ -23,7 +23,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead, Write
 from magent2.bus.records import Page, TopicInfo
 from magent2.bus.retry import retry_while_unavailable
-from magent2.errors import InvalidInput, WouldDeadlock
+from magent2.errors import InvalidInput, UnknownCursor, WouldDeadlock
 from magent2.mail.headers import wait_field
 from magent2.models.address import stream_topic
 from magent2.sessions.message_outcome import MessageOutcome
@@ -141,7 +141,11 @@ async def _until_ended(bus: Engine, lane: AgentLane, outcome: MessageOutcome) ->
         info: TopicInfo = (await retry_while_unavailable(bus, Describe((topic,)), who))[0]
         cursor: int | str = max(info.floor, info.last - LOOK_BACK) or OLDEST
         while True:
-            page: Page = await retry_while_unavailable(bus, Read(topic, cursor, PAGE), who)
+            try:
+                page: Page = await retry_while_unavailable(bus, Read(topic, cursor, PAGE), who)
+            except UnknownCursor:  # the numbers have jumped to a new epoch, or retention has removed that record
+                cursor = OLDEST
+                continue
             for record in page.records:
                 outcome.take(record)
                 cursor = record.seq

@@ -121,8 +121,8 @@ class BlockingConnection:
 
     __slots__ = ("_reader", "_socket")
 
-    def __init__(self, server: ServerAddress) -> None:
-        self._socket = server.open()
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
         self._socket.settimeout(None)
         # Timeouts of the kernel: those of Python take another system call per send and receive.
         timeout = struct.pack("ll", int(REPLY_TIMEOUT_S), 0)

@@ -14,10 +14,10 @@ from magent2.errors import (
     UnsupportedServer,
 )
 
+_NOT_PRIMARY = frozenset({"READONLY", "UNBLOCKED"})  # the server has become a replica; the primary is elsewhere
 _TRANSIENT = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"})
 _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
     "OOM": (StorageFull, "has reached its maxmemory; raise it, or trim topics"),
-    "READONLY": (BusUnavailable, "is a read-only replica; connect to the primary"),
     "MISCONF": (StorageUnwritable, "cannot write to its disk; see its log"),
     **dict.fromkeys(
         ("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT"),
@@ -36,6 +36,15 @@ def is_missing_function(text: str) -> bool:
     return text.startswith("ERR Function not found")
 
 
+def is_stale_epoch(text: str) -> bool:
+    return text.startswith("STALEEPOCH ")
+
+
+def is_not_primary(text: str) -> bool:
+    """Whether the server is not, or no longer, the primary. Commands then belong on another connection."""
+    return text.partition(" ")[0] in _NOT_PRIMARY
+
+
 def is_transient(text: str) -> bool:
     """Whether the same command may succeed later without any change."""
     return text.partition(" ")[0] in _TRANSIENT
@@ -47,6 +56,8 @@ def unavailable(server: str, why: object) -> BusUnavailable:
             f"the certificate of Redis at {server} is not trusted ({why}); name the file with the certificate of its"
             " authority in SSL_CERT_FILE, or in the URL as ?ssl_ca_certs=FILE"
         )
+    if is_not_primary(str(why)):
+        return BusUnavailable(f"Redis at {server} is a read-only replica; connect to the primary ({_short(str(why))})")
     return BusUnavailable(
         f"Redis at {server} does not answer ({why}); check that it runs, and that address, port and TLS are right"
     )
@@ -69,7 +80,7 @@ def refused_permission(server: str, text: str) -> NoPermission:
 def translate(text: str, server: str) -> Magent2Error:
     """Translate an error reply, which begins with its code."""
     code = text.partition(" ")[0]
-    if code in _TRANSIENT:
+    if code in _TRANSIENT or code in _NOT_PRIMARY:
         return unavailable(server, text)
     if code in _NAMED:
         kind, reason = _NAMED[code]

@@ -41,6 +41,7 @@ from magent2.bus.operations import (
     Topics,
     Trim,
     Workers,
+    Write,
 )
 from magent2.bus.records import (
     AppendResult,
@@ -108,19 +109,46 @@ class ObservedClock:
         self._ahead_ms = log_ms - round(self._monotonic_s() * 1000)
 
 
+@dataclass(slots=True)
+class ObservedEpoch:
+    """The epoch of the log as this process last saw it (decision 54).
+
+    `text` travels with every function call, and a function that writes refuses any other epoch than that of the log.
+    It is empty while a new connection could not check the epoch, so that the next write does.
+    """
+
+    text: str = ""
+    known: str = ""  # the last one that was not empty
+    seen: tuple[str, int] = ("", 0)  # topic and seq of an acknowledged record in it, the latest one
+
+    def note(self, text: str) -> None:
+        self.text = self.known = text
+
+    def forget(self) -> None:
+        self.text = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """The keys of one log on a server, the functions that work on them, and the log's limits and clock."""
+    """The keys of one log on a server, the functions that work on them, and the log's limits, clock and epoch."""
 
     prefix: str
     payload_max_bytes: int
     library: FunctionLibrary = field(default_factory=current_library)
     clock: ObservedClock = field(default_factory=ObservedClock)
+    epoch: ObservedEpoch = field(default_factory=ObservedEpoch)
+    by_sentinel: bool = False  # the server was found by Sentinels
 
     def fcall(self, function: str, *arguments: Argument) -> Command:
         """The command that calls a function on this log; FCALL_RO also works on replicas and full servers."""
         verb = "FCALL_RO" if function in READ_ONLY else "FCALL"
-        return (verb, f"{self.library.name}_{function}", 0, self.prefix, *arguments)
+        return (verb, f"{self.library.name}_{function}", 0, self.prefix, self.epoch.text, *arguments)
+
+    def with_current_epoch(self, command: Command) -> Command:
+        """The same command with the epoch that is known now."""
+        if command[0] not in ("FCALL", "FCALL_RO"):
+            return command
+        return (*command[:4], self.epoch.text, *command[5:])
 
 
 AnyExchange: TypeAlias = Callable[[Keyspace, Any], Exchange[Any]]
@@ -138,21 +166,26 @@ def append(keyspace: Keyspace, op: Append) -> Exchange[AppendResult]:
         reply = yield keyspace.fcall("publish", first.topic, key, first.digest, lane_field(first), first.body)
     else:
         reply = yield keyspace.fcall("append", *write_arguments(op, keyspace.payload_max_bytes))
-    return decode_append_result(reply)
+    return _appended(keyspace, op, reply)
+
+
+def _appended(keyspace: Keyspace, op: Write, reply: Reply) -> AppendResult:
+    result = decode_append_result(reply)
+    if result.seqs and op.records:
+        keyspace.epoch.seen = op.records[0].topic, result.seqs[0]
+    return result
 
 
 def owned_append(keyspace: Keyspace, op: OwnedAppend) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
-    return decode_append_result(
-        (yield keyspace.fcall("owned_append", *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
-    )
+    reply = yield keyspace.fcall("owned_append", *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written)
+    return _appended(keyspace, op, reply)
 
 
 def settle(keyspace: Keyspace, op: Settle) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
-    return decode_append_result(
-        (yield keyspace.fcall("settle", *owner_arguments(op.owner), *mail_members(op.mail), *written))
-    )
+    reply = yield keyspace.fcall("settle", *owner_arguments(op.owner), *mail_members(op.mail), *written)
+    return _appended(keyspace, op, reply)
 
 
 def later(keyspace: Keyspace, op: Later) -> Exchange[AppendResult]:

@@ -13,15 +13,20 @@ from typing import TypeVar
 
 import hiredis
 
-from magent2.bus.redis_engine.connection import BlockingConnection, ServerAddress, pack
+from magent2.bus.redis_engine.connection import BlockingConnection, pack
+from magent2.bus.redis_engine.epoch import check_epoch
 from magent2.bus.redis_engine.errors import (
     is_missing_function,
+    is_not_primary,
+    is_stale_epoch,
     is_transient,
     translate,
     unavailable,
 )
-from magent2.bus.redis_engine.functions import Command, Exchange, FunctionLibrary, Reply, load_library
+from magent2.bus.redis_engine.exchanges import Keyspace
+from magent2.bus.redis_engine.functions import Command, Exchange, Reply, load_library
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
+from magent2.bus.redis_engine.primary import LogServer
 from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
 from magent2.errors import BusUnavailable, Magent2Error
 
@@ -33,9 +38,9 @@ IDLE_CONNECTIONS_MAX = 16  # connections kept for the next call of a thread
 class ConnectionPool:
     """Executes exchanges on the calling thread. Each thread has a connection to itself during a command."""
 
-    def __init__(self, server: ServerAddress, library: FunctionLibrary, retry_for_s: float) -> None:
+    def __init__(self, server: LogServer, retry_for_s: float) -> None:
         self._server = server
-        self._library = library
+        self._keyspace = server.keyspace
         self._retry_for_s = retry_for_s
         self._idle: list[BlockingConnection] = []
         self._was_connected = False
@@ -46,10 +51,9 @@ class ConnectionPool:
             command = next(exchange)
             while True:
                 try:
-                    packed = pack(command)
-                    reply = self._send(packed)
+                    reply = self._send(pack(command))
                     if isinstance(reply, hiredis.ReplyError):
-                        reply = self._retry(packed, reply)
+                        reply = self._retry(command, reply)
                 except Magent2Error as error:
                     command = exchange.throw(error)
                 else:
@@ -58,13 +62,15 @@ class ConnectionPool:
             result: R = end.value
             return result
 
-    def _retry(self, packed: bytes, reply: Reply) -> Reply:
+    def _retry(self, command: Command, reply: Reply) -> Reply:
         """Send a command again after an error reply, while that can help."""
         for delay in retry_delays(self._retry_for_s):
             time.sleep(delay)
-            if needs_library(reply, self._server):
-                self.execute(load_library(self._library))
-            reply = self._send(packed)
+            repair = repair_after(reply, command, self._keyspace, str(self._server))
+            if repair is not None:
+                self.execute(repair)
+            command = self._keyspace.with_current_epoch(command)
+            reply = self._send(pack(command))
             if not isinstance(reply, hiredis.ReplyError):
                 return reply
         raise translate(str(reply), str(self._server))
@@ -88,6 +94,8 @@ class ConnectionPool:
         connection = self._take()
         try:
             reply = connection.exchange(packed)
+            if isinstance(reply, hiredis.ReplyError) and is_not_primary(str(reply)):
+                raise ConnectionResetError(str(reply))
         except BaseException:
             connection.close()
             raise
@@ -103,7 +111,7 @@ class ConnectionPool:
         try:
             return self._idle.pop()
         except IndexError:
-            connection = BlockingConnection(self._server)
+            connection = BlockingConnection(self._server.open())
             self._was_connected = True
             return connection
 
@@ -116,7 +124,7 @@ class ConnectionPool:
         self._drop_idle()
 
 
-async def execute_pipelined(connection: PipelinedConnection, library: FunctionLibrary, exchange: Exchange[R]) -> R:
+async def execute_pipelined(connection: PipelinedConnection, keyspace: Keyspace, exchange: Exchange[R]) -> R:
     """Execute an exchange on the connection of an event loop, like `ConnectionPool.execute` on a thread."""
     try:
         command = next(exchange)
@@ -126,7 +134,7 @@ async def execute_pipelined(connection: PipelinedConnection, library: FunctionLi
                     await connection.room()
                 reply = await connection.send(pack(command))
                 if isinstance(reply, hiredis.ReplyError):
-                    reply = await _retry_pipelined(connection, library, command, reply)
+                    reply = await _retry_pipelined(connection, keyspace, command, reply)
             except Magent2Error as error:
                 command = exchange.throw(error)
             else:
@@ -137,26 +145,32 @@ async def execute_pipelined(connection: PipelinedConnection, library: FunctionLi
 
 
 async def _retry_pipelined(
-    connection: PipelinedConnection, library: FunctionLibrary, command: Command, reply: Reply
+    connection: PipelinedConnection, keyspace: Keyspace, command: Command, reply: Reply
 ) -> Reply:
     for delay in retry_delays(connection.retry_for_s):
         await asyncio.sleep(delay)
-        if needs_library(reply, connection.server):
-            await execute_pipelined(connection, library, load_library(library))
+        repair = repair_after(reply, command, keyspace, str(connection.server))
+        if repair is not None:
+            await execute_pipelined(connection, keyspace, repair)
+        command = keyspace.with_current_epoch(command)
         reply = await connection.send(pack(command))
         if not isinstance(reply, hiredis.ReplyError):
             return reply
     raise translate(str(reply), str(connection.server))
 
 
-def needs_library(reply: hiredis.ReplyError, server: ServerAddress) -> bool:
-    """Whether the library has to be loaded before the next attempt. Raises the error if no further attempt can help.
+def repair_after(reply: hiredis.ReplyError, command: Command, keyspace: Keyspace, server: str) -> Exchange[None] | None:
+    """What has to be done before the next attempt. Raises the error if no further attempt can help.
 
     The library is missing on a new server, after FUNCTION FLUSH, and after a failover to a server that never had it.
+    The epoch is stale if another process has begun one, and unknown if a new connection could not check it.
     """
     text = str(reply)
     if is_missing_function(text):
-        return True
+        return load_library(keyspace.library)
+    if is_stale_epoch(text):
+        # Of many commands that are refused at once, the first one asks for the epoch.
+        return check_epoch(keyspace) if command[4] == keyspace.epoch.text else None
     if is_transient(text):
-        return False
-    raise translate(text, str(server))
+        return None
+    raise translate(text, server)

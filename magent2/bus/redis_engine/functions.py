@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from magent2.bus.operations import HEAD_MAX_BYTES, IDS_KEPT, INTAKE_MAX, LANE_MEMORY_S
 from magent2.bus.scrub import SCRUB_TIME_SHARE
 from magent2.errors import StorageError
-from magent2.models.address import SUBAGENT_SEPARATOR
+from magent2.models.address import EPOCH_TOPIC, SUBAGENT_SEPARATOR
 
 SORT_PAGE = 32  # records that a claim reads at a time while it sorts
 NOTIFICATION_MAX_BYTES = 32 << 10  # up to this size the records of an append travel in the notification
@@ -27,6 +27,8 @@ GARBAGE_MIN = 256  # dropped pieces of drafts after which a stream is copied to 
 SCRUB_LEASE_S = 10  # another process takes over a scrub that has not continued for this long
 TOPICS_PAGE = 256
 TOPICS_SCAN = 8192  # topics of one kind that one call looks through
+
+SCHEMA_WITH_EPOCHS = 4  # of a log whose numbers have jumped: older releases do not know that
 
 LIBRARY_PREFIX = "magent2_"
 LIBRARIES_MAX = 16  # libraries of ours on one server; more are deleted when another one is loaded
@@ -46,10 +48,12 @@ _CONSTANTS: dict[str, int | str] = {
     "TOPICS_PAGE": TOPICS_PAGE,
     "TOPICS_SCAN": TOPICS_SCAN,
     "HEAD_MAX_BYTES": HEAD_MAX_BYTES,
+    "EPOCH_TOPIC": f"'{EPOCH_TOPIC}'",
+    "SCHEMA_WITH_EPOCHS": SCHEMA_WITH_EPOCHS,
     "NAME_SEPARATORS": f"'[:{SUBAGENT_SEPARATOR}]'",
 }
 _SHARED_FILES = ("call", "topics", "records", "append", "lanes")  # each after those that it uses
-_OTHER_FILES = ("claim", "read", "retention", "transfer")  # use the shared ones, and not each other
+_OTHER_FILES = ("claim", "epoch", "read", "retention", "transfer")  # use the shared ones, and not each other
 READ_ONLY = frozenset(
     ("describe", "dump_lanes", "dump_topics", "find", "lanes", "pending", "read", "scrub_state", "topics", "workers")
 )  # registered with `no-writes`

@@ -8,10 +8,10 @@ from magent2 import __version__
 from magent2.bus.operations import Info
 from magent2.bus.records import LogInfo
 from magent2.bus.redis_engine.exchanges import Keyspace
-from magent2.bus.redis_engine.functions import Exchange
+from magent2.bus.redis_engine.functions import SCHEMA_WITH_EPOCHS, Exchange
 from magent2.errors import SchemaTooNew, StorageError, UnsupportedServer
 
-REDIS_SCHEMA = 3  # how the engine stores a log under its prefix
+REDIS_SCHEMA = 3  # how the engine stores a log under its prefix, in its first epoch
 OLDEST_SERVER = (7, 0)
 
 
@@ -34,7 +34,8 @@ def _check_server() -> Exchange[tuple[str, ...]]:
     except UnsupportedServer:
         raise
     except StorageError as error:
-        return (f"version, persistence and eviction could not be checked, because INFO failed: {error}",)
+        lost = "lost records are not noticed"
+        return (f"version, persistence, eviction and replication could not be checked, and {lost}: {error}",)
     facts = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
     name = "valkey" if "valkey_version" in facts else "redis"
     version = facts.get(f"{name}_version", "0")
@@ -68,14 +69,14 @@ def _identity(keyspace: Keyspace) -> Exchange[tuple[int, str, str]]:
             yield ("HSETNX", key, name, value)
         found = yield ("HMGET", key, *names)
     schema, log_id, release = (value.decode() for value in found)
-    if int(schema) > REDIS_SCHEMA:
+    if int(schema) > SCHEMA_WITH_EPOCHS:
         raise SchemaTooNew(
-            f"the log under {keyspace.prefix!r} has schema {schema}, this release supports {REDIS_SCHEMA};"
+            f"the log under {keyspace.prefix!r} has schema {schema}, this release supports {SCHEMA_WITH_EPOCHS};"
             " upgrade magent2"
         )
     if int(schema) < REDIS_SCHEMA:
         yield from _migrate(keyspace, int(schema))
-    return REDIS_SCHEMA, log_id, release
+    return max(int(schema), REDIS_SCHEMA), log_id, release
 
 
 def _migrate(keyspace: Keyspace, schema: int) -> Exchange[None]:

@@ -22,9 +22,10 @@ from typing import TypeAlias
 import hiredis
 
 from magent2.background import log_error
-from magent2.bus.redis_engine.connection import RECEIVE_BYTES, REPLY_TIMEOUT_S, ServerAddress
-from magent2.bus.redis_engine.errors import unavailable
+from magent2.bus.redis_engine.connection import RECEIVE_BYTES, REPLY_TIMEOUT_S
+from magent2.bus.redis_engine.errors import is_not_primary, unavailable
 from magent2.bus.redis_engine.functions import Reply
+from magent2.bus.redis_engine.primary import LogServer
 from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
 from magent2.errors import BusUnavailable, Magent2Error
 
@@ -42,7 +43,7 @@ class LoopConnection(ABC):
     """A connection on an event loop that reconnects by itself. All methods but `close` run on the loop's thread."""
 
     def __init__(
-        self, server: ServerAddress, opener: Executor, loop: asyncio.AbstractEventLoop, retry_for_s: float
+        self, server: LogServer, opener: Executor, loop: asyncio.AbstractEventLoop, retry_for_s: float
     ) -> None:
         self.loop = loop
         self.server = server
@@ -206,7 +207,7 @@ class LoopConnection(ABC):
             while reply is not False:
                 self.received(reply)
                 reply = self._reader.gets()
-        except hiredis.ProtocolError:
+        except (hiredis.ProtocolError, ConnectionError):
             self._lost()
         except Exception as error:  # noqa: BLE001  replies belong to commands by their order, which is unknown now
             log_error("a reply of redis cannot be handled; connecting again", error)
@@ -271,7 +272,7 @@ class PipelinedConnection(LoopConnection):
     """
 
     def __init__(
-        self, server: ServerAddress, opener: Executor, loop: asyncio.AbstractEventLoop, retry_for_s: float
+        self, server: LogServer, opener: Executor, loop: asyncio.AbstractEventLoop, retry_for_s: float
     ) -> None:
         super().__init__(server, opener, loop, retry_for_s)
         self._waiting: deque[tuple[bytes, ReplyFuture]] = deque()
@@ -315,6 +316,8 @@ class PipelinedConnection(LoopConnection):
                 self._lost()
 
     def received(self, reply: Reply) -> None:
+        if isinstance(reply, hiredis.ReplyError) and is_not_primary(str(reply)):
+            raise ConnectionResetError(str(reply))  # all commands go to the primary, this one too
         packed, future = self._waiting.popleft()
         self._replies += 1
         self._waiting_bytes -= len(packed)

@@ -10,9 +10,10 @@ from concurrent.futures import Executor
 
 import hiredis
 
-from magent2.bus.redis_engine.connection import ServerAddress, pack
+from magent2.bus.redis_engine.connection import pack
 from magent2.bus.redis_engine.functions import Reply
 from magent2.bus.redis_engine.pipeline import LoopConnection, on_loop
+from magent2.bus.redis_engine.primary import LogServer
 from magent2.bus.watch import LocalWatch, Watch, WatchHub
 from magent2.errors import Magent2Error
 from magent2.models.address import KIND_MARK
@@ -49,7 +50,7 @@ class SubscriberConnection(LoopConnection):
 
     def __init__(
         self,
-        server: ServerAddress,
+        server: LogServer,
         opener: Executor,
         loop: asyncio.AbstractEventLoop,
         retry_for_s: float,
@@ -90,7 +91,7 @@ class SubscriptionHub(WatchHub):
 
     def __init__(
         self,
-        server: ServerAddress,
+        server: LogServer,
         opener: Executor,
         prefix: str,
         loop: asyncio.AbstractEventLoop,

@@ -28,6 +28,7 @@ from magent2.bus.operations import (
 )
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
+from magent2.bus.redis_engine.functions import SCHEMA_WITH_EPOCHS
 from magent2.bus.sqlite import SqliteBus
 from magent2.bus.sqlite_engine.schema import SCHEMA
 from magent2.errors import SchemaTooNew
@@ -281,7 +282,7 @@ def test_lanes_that_a_process_of_schema_2_leaves_on_redis_are_claimed_once(
 @pytest.mark.redis
 def test_a_log_of_a_newer_schema_on_redis_is_refused(redis_server: RedisServer, server: redis.Redis) -> None:
     prefix = uuid.uuid4().hex
-    server.hset(f"{prefix}:meta", mapping={"schema": SCHEMA + 1, "log_id": "x", "release": "9"})
+    server.hset(f"{prefix}:meta", mapping={"schema": SCHEMA_WITH_EPOCHS + 1, "log_id": "x", "release": "9"})
 
     bus = RedisBus(redis_server.url, prefix=prefix)
     with pytest.raises(SchemaTooNew, match="upgrade magent2"):

@@ -70,7 +70,7 @@ def event(kind: str, seq: int = 1, **data: Any) -> ConversationEvent:
             event("subagent", agent="B", name="C", subagent_id="s1", task="dig"),
             "B started the subagent C (magent2 tail s1): dig",
         ),
-        (event("gap", floor=7), "gap: events up to 7 have been deleted"),
+        (event("gap", floor=7), "gap: events were deleted or lost; the stream continues after 7"),
         (event("end", reason="deleted"), "end: deleted"),
         (event("weather", sky="blue"), "weather sky: blue"),
     ],

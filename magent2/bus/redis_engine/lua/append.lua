@@ -163,16 +163,16 @@ end
 -- follow each other, and only the first one needs its optional fields split and its draft indexed.
 local function add_record(record, at, piece)
   local topic, more = arguments[record], arguments[record + 5]
-  local stream, id, lane, body = prefix .. 't:' .. topic, arguments[record + 1], arguments[record + 3], arguments[record + 4]
+  local id, lane, body = arguments[record + 1], arguments[record + 3], arguments[record + 4]
   if more == '' then
-    return string.sub(call('XADD', stream, '0-*', 'i', id, 'a', at, 'l', lane, 'p', body), 3)
+    return add_entry(topic, 'i', id, 'a', at, 'l', lane, 'p', body)
   end
   if more == piece.more and topic == piece.topic then
-    return string.sub(call('XADD', stream, '0-*', 'i', id, 'a', at, 'l', lane, 'p', body, 'd', piece.name), 3)
+    return add_entry(topic, 'i', id, 'a', at, 'l', lane, 'p', body, 'd', piece.name)
   end
   piece.name = string.match(more, '^\n\nd\n(.+)$')
   piece.more, piece.topic = piece.name and more, topic
-  local seq = string.sub(call('XADD', stream, '0-*', unpack(all_fields(id, at, lane, body, more))), 3)
+  local seq = add_entry(topic, unpack(all_fields(id, at, lane, body, more)))
   index_more(topic, seq, at, more)
   return seq
 end
@@ -328,7 +328,7 @@ local function publish()
   end
 
   local at = now_text()
-  local seq = string.sub(call('XADD', prefix .. 't:' .. topic, '0-*', 'i', id, 'a', at, 'l', lane, 'p', body), 3)
+  local seq = add_entry(topic, 'i', id, 'a', at, 'l', lane, 'p', body)
   remember_id(topic, id, seq .. ':', digest)
   local new_in = index_entry(topic, seq, lane, at)
   if new_in then

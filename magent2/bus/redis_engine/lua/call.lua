@@ -6,7 +6,7 @@
 -- FCALL declares no keys: functions build all keys from the prefix. This is safe because the engine refuses Cluster, and
 -- because the server checks the caller's ACL rules for every command that a function runs.
 local prefix -- the key prefix of the log, with a colon at the end
-local arguments -- all arguments of the call; the first one is the key prefix
+local arguments -- all arguments of the call; the first one is the key prefix, the second the epoch that the caller knows
 local position -- index of the argument that was taken last
 local UNPACK_MAX = 1000 -- values that one command gets with `unpack`; Lua has room for some thousands
 
@@ -80,10 +80,28 @@ local function peek_log_ms()
   return math.max(now, last)
 end
 
+-- The epoch of the log (decision 54) is the text 'number:base:mark' in the field `epoch` of the hash `meta`. Topics number
+-- their records after `base` from that epoch on; it is 0 in epoch 1.
+local epoch_text, epoch_base = '', 0 -- of the last call
+
+-- Whether the caller knows the epoch of the log. One read per call: a copy in a variable would be wrong on a server that
+-- was a replica meanwhile.
+local function epoch_is_known()
+  local stored = call('HGET', prefix .. 'meta', 'epoch')
+  if not stored or stored ~= arguments[2] then
+    return false
+  end
+  if stored ~= epoch_text then
+    epoch_text, epoch_base = stored, tonumber(string.match(stored, '^%d+:(%d+):'))
+  end
+  return true
+end
+
 -- Flags: 'no-writes' for functions that only read: they also run on a replica and on a full server.
 -- 'allow-oom' for functions that free memory: they must run on a full server, which refuses all other writing functions
--- before they start.
+-- before they start. Functions that write refuse callers that do not know the epoch, except for `epoch` itself.
 local function register(name, callback, ...)
+  local checked = name ~= 'epoch' and (...) ~= 'no-writes'
   redis.register_function{
     function_name = LIBRARY .. '_' .. name,
     flags = {...},
@@ -91,8 +109,11 @@ local function register(name, callback, ...)
       if not call then
         call, string, table, math, ipairs, pairs, tonumber, unpack = globals()
       end
-      arguments, position = call_arguments, 1
+      arguments, position = call_arguments, 2
       prefix = arguments[1] .. ':'
+      if checked and not epoch_is_known() then
+        return redis.error_reply('STALEEPOCH the log has another epoch than the caller knows')
+      end
       return callback()
     end,
   }

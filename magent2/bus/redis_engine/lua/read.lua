@@ -1,5 +1,15 @@
 -- Reading: pages of a topic, single records, topics and their heads.
 
+-- Whether a seq lies between the last record of one epoch and the numbers of the next. If a record had it, it was lost.
+local function was_jumped(jumps, seq)
+  for last, base in string.gmatch(jumps or '', '(%d+)-(%d+)') do
+    if seq > tonumber(last) and seq < tonumber(base) then
+      return true
+    end
+  end
+  return false
+end
+
 -- The seq to read after, or nil when the log does not have the cursor any more.
 local function cursor_seq(topic, state, how, cursor)
   if how == 'oldest' then
@@ -7,7 +17,7 @@ local function cursor_seq(topic, state, how, cursor)
   end
   if how == 'after' then
     local seq = tonumber(cursor)
-    return seq >= state.floor and seq <= state.last and cursor or nil
+    return seq >= state.floor and seq <= state.last and not was_jumped(state.jumps, seq) and cursor or nil
   end
   local known = known_id(topic, cursor)
   local seq = known and id_seq(known)
@@ -67,7 +77,7 @@ end
 
 local function describe()
   local found = {}
-  for i = 2, #arguments do
+  for i = position + 1, #arguments do
     found[#found + 1] = topic_reply(arguments[i])
   end
   return found

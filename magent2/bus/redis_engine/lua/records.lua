@@ -116,6 +116,27 @@ local function all_fields(id, at, lane, body, more)
   return fields
 end
 
+-- The first record of a topic in a new epoch: replace the entry that got the number after the topic's last one. Readers
+-- may have seen records under these numbers that the log has lost, so the topic goes on after the epoch's base.
+local function begin_numbers(topic, seq, ...)
+  local stream, state, last = prefix .. 't:' .. topic, prefix .. 's:' .. topic, tonumber(seq) - 1
+  call('XDEL', stream, '0-' .. seq)
+  call('XADD', stream, '0-' .. digits(epoch_base + 1), ...)
+  call('HINCRBY', state, 'g', digits(epoch_base - last))
+  local before = call('HGET', state, 'e')
+  call('HSET', state, 'e', (before and before .. ',' or '') .. digits(last) .. '-' .. digits(epoch_base))
+  return digits(epoch_base + 1)
+end
+
+-- Add an entry with these fields to a topic. Returns its seq.
+local function add_entry(topic, ...)
+  local seq = string.sub(call('XADD', prefix .. 't:' .. topic, '0-*', ...), 3)
+  if epoch_base > 0 and tonumber(seq) <= epoch_base then
+    return begin_numbers(topic, seq, ...)
+  end
+  return seq
+end
+
 -- The conversation that a record is a copy of, or nil.
 local function copied_conversation(lane)
   local mark = string.byte(lane)
@@ -134,7 +155,7 @@ local function index_entry(topic, seq, lane, at)
   if lane ~= '' then
     index_copy(topic, seq, lane)
   end
-  if seq == '1' then
+  if seq == '1' or epoch_base > 0 and tonumber(seq) == epoch_base + 1 then
     local kind = kind_of(topic)
     if call('ZADD', prefix .. 'k:' .. kind, 'NX', at, topic) == 1 then
       list_new(topic, kind)

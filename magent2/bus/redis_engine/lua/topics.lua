@@ -2,8 +2,10 @@
 --
 -- Keys of a topic: stream `t`, head `h`, and, once something was removed from the topic, hash `s` with
 -- f = floor, g = number of entries that are gone from the stream, x = deleted, a = last activity (deleted topics only),
--- w = number of entries that were compacted since the stream was last copied (see `note_garbage` in retention.lua).
--- Seqs are dense when they are assigned. The last seq is therefore the stream's length plus the number of gone entries.
+-- w = number of entries that were compacted since the stream was last copied (see `note_garbage` in retention.lua),
+-- e = for each epoch in which its numbers jumped 'last-base', joined by commas (see `begin_numbers` in records.lua).
+-- Seqs are dense when they are assigned, and a jump counts as entries that are gone. The last seq is therefore the
+-- stream's length plus the number of gone entries.
 -- Listing: set `kinds`; per kind `k`, and per kind and owner `o`, the topics by the time of their last activity.
 -- Kind ':deleted' lists deleted topics. Names of several parts ('entity:user:ann', 'stream:c1~agent-1') are also in `p` of
 -- their kind, all with the score 0, so that a prefix finds them. An entry there never changes, unlike one in `k`.
@@ -55,12 +57,13 @@ local function last_seqs(topics)
 end
 
 local function topic_state(topic)
-  local state = call('HMGET', prefix .. 's:' .. topic, 'f', 'g', 'x', 'a')
+  local state = call('HMGET', prefix .. 's:' .. topic, 'f', 'g', 'x', 'a', 'e')
   return {
     floor = tonumber(state[1] or 0),
     last = call('XLEN', prefix .. 't:' .. topic) + (state[2] or 0),
     deleted = state[3] and 1 or 0,
     active = state[4],
+    jumps = state[5],
   }
 end
 

@@ -13,9 +13,13 @@ from magent2.token import FILE_NAME
 
 DEFAULT_FILE = "magent2.db"
 DATA_NAMES = (DEFAULT_FILE, FILE_NAME, f".{FILE_NAME}.", "files", "supervisor-")  # how all names in a data folder begin
-REDIS_SCHEMES = ("redis", "rediss", "unix")
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 POSTGRES_SCHEMES = ("postgres", "postgresql")
-URLS = "memory://, sqlite:///path/to/file.db, redis://host:6379/0 or postgresql://user@host/database"
+SECRET_OPTIONS = frozenset({"sentinel_password"})  # of the query
+URLS = (
+    "memory://, sqlite:///path/to/file.db, redis://host:6379/0, redis+sentinel://host1:26379,host2:26379/name/0"
+    " or postgresql://user@host/database"
+)
 
 
 def connect(url: str | None = None, settings: Settings | None = None) -> Engine:
@@ -46,8 +50,13 @@ def default_url(settings: Settings) -> str:
 
 
 def hide_password(url: str) -> str:
-    """The URL with its password replaced, for logs and messages."""
+    """The URL with its passwords replaced, for logs and messages."""
     parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    if any(name in SECRET_OPTIONS for name, _ in options):
+        shown = [(name, "***" if name in SECRET_OPTIONS else value) for name, value in options]
+        parts = parts._replace(query=urlencode(shown, safe="*/:"))
+        url = urlunsplit(parts)
     if parts.password is None:
         return url
     _, _, host = parts.netloc.rpartition("@")

@@ -10,10 +10,10 @@ import pytest
 from magent2.bus.connect import connect
 from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
-from magent2.errors import BusUnavailable, Magent2Error
+from magent2.errors import BusUnavailable, Magent2Error, StorageUnwritable
 from tests.support.audit import whole_log
 from tests.support.certificates import make_certificate
-from tests.support.redis_server import RedisServer, free_port, skip_if_left_out
+from tests.support.redis_server import PRIMARY_NAME, RedisServer, Sentinel, free_port, skip_if_left_out
 
 pytestmark = pytest.mark.redis
 
@@ -76,5 +76,49 @@ def test_a_plain_connection_to_a_tls_port_ends_in_bounded_time(tls_port: int) ->
     bus = connect(f"redis://localhost:{tls_port}/0")
 
     with pytest.raises(BusUnavailable):
+        bus.call(put(1))
+    bus.close()
+
+
+@pytest.fixture
+def sentinel_url(tmp_path: Path) -> Iterator[str]:
+    """A URL of Sentinels that lacks their password; servers and Sentinels use TLS and have passwords of their own."""
+    skip_if_left_out()
+    make_certificate(tmp_path)
+    port, sentinel_port = free_port(), free_port()
+    files = {"tls-cert-file": "cert.pem", "tls-key-file": "key.pem", "tls-ca-cert-file": "cert.pem"}
+    tls = {**{name: str(tmp_path / file) for name, file in files.items()}, "tls-auth-clients": "no"}
+    folders = tmp_path / "server", tmp_path / "sentinel"
+    for folder in folders:
+        folder.mkdir()
+    options = [part for name, value in tls.items() for part in (f"--{name}", value)]
+    server = RedisServer(folders[0], "--tls-port", str(port), *options, "--save", "", "--requirepass", "one")
+    settings = [f"{name} {value}" for name, value in tls.items()]
+    login = f"sentinel auth-pass {PRIMARY_NAME} one"
+    more = f"tls-port {sentinel_port}", "tls-replication yes", "requirepass two", login
+    sentinel = Sentinel(folders[1], port, *settings, *more)
+    try:
+        server.start()
+        sentinel.start()
+        hosts = f":one@localhost:{sentinel_port}"
+        yield f"rediss+sentinel://{hosts}/{PRIMARY_NAME}/0?ssl_ca_certs={tmp_path / 'cert.pem'}"
+    finally:
+        for each in (sentinel, server):
+            each.stop()
+
+
+def test_sentinels_and_servers_with_tls_and_logins(sentinel_url: str) -> None:
+    bus = connect(f"{sentinel_url}&sentinel_password=two")
+
+    bus.call(put(1))
+
+    assert len(whole_log(bus, TOPIC)) == 1
+    bus.close()
+
+
+def test_a_refused_login_of_a_sentinel_names_the_option(sentinel_url: str) -> None:
+    bus = connect(sentinel_url)
+
+    with pytest.raises(StorageUnwritable, match=r"is a Sentinel, its login is .*sentinel_password="):
         bus.call(put(1))
     bus.close()

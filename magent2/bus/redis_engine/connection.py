@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,7 @@ class ServerAddress:
     name: str  # for messages: host and port, or the path of the socket; without user and password
     connection_class: Callable[..., Any] = field(repr=False)  # of redis-py, which has no types for it
     options: Mapping[str, object] = field(repr=False)
+    timeout_s: float = CONNECT_TIMEOUT_S
 
     @classmethod
     def parse(cls, url: str) -> ServerAddress:
@@ -78,8 +79,8 @@ class ServerAddress:
         # info, because it takes two more round trips per connection; CLIENT LIST shows the client name instead.
         return self.connection_class(
             **self.options,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=CONNECT_TIMEOUT_S,
+            socket_connect_timeout=self.timeout_s,
+            socket_timeout=self.timeout_s,
             protocol=2,
             driver_info=None,
             retry=Retry(NoBackoff(), 0),
@@ -93,11 +94,30 @@ class ServerAddress:
         Raises `OSError` if the server cannot be reached, which is worth another attempt, and our errors if it refuses.
         """
         connection = self._connection()
-        try:
+        with self._our_errors():
             connection.connect()
             with suppress(ResponseError):  # the name is a help for operators; a user without this right works too
                 connection.send_command("CLIENT", "SETNAME", CLIENT_NAME)
                 connection.read_response()
+        opened: socket.socket = connection._sock
+        connection._sock = None  # else the connection object would close the socket when it is collected
+        return opened
+
+    def ask(self, *command: str) -> Reply:
+        """Send one command over a connection of its own and return the reply. Raises as `open` does."""
+        connection = self._connection()
+        try:
+            with self._our_errors():
+                connection.connect()
+                connection.send_command(*command)
+                return connection.read_response()
+        finally:
+            connection.disconnect()
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
         except AuthenticationError as error:
             raise refused_login(self.name, str(error)) from None
         except NoPermissionError as error:
@@ -106,9 +126,6 @@ class ServerAddress:
             raise OSError(str(error)) from error
         except RedisError as error:
             raise translate(str(error), self.name) from None
-        opened: socket.socket = connection._sock
-        connection._sock = None  # else the connection object would close the socket when it is collected
-        return opened
 
 
 class BlockingConnection:

@@ -48,6 +48,9 @@ def test_a_sqlite_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monke
         ("sqlite://", "four slashes"),
         ("sqlite:///", "four slashes"),
         ("memory://x", "takes nothing after it"),
+        ("redis+sentinel://host:26379", "does not say which primary"),
+        ("redis+sentinel://host:port/name", "not a host and port of a Sentinel: 'host:port'"),
+        ("redis+sentinel://host/name/one", "'one' is not the number of a database"),
     ],
 )
 def test_a_url_that_names_no_bus_is_one_clear_line(url: str, says: str) -> None:
@@ -65,6 +68,10 @@ def test_a_refused_url_does_not_show_its_password() -> None:
 def test_a_printed_url_hides_its_password() -> None:
     assert hide_password("redis://me:hunter2@host:1/0") == "redis://me:***@host:1/0"  # pragma: allowlist secret
     assert hide_password("redis://host:1/0") == "redis://host:1/0"
+    sentinels = (
+        "redis+sentinel://me:hunter2@h1:1,h2:2/log/0?sentinel_password=hunter3&wait=1"  # pragma: allowlist secret
+    )
+    assert hide_password(sentinels) == "redis+sentinel://me:***@h1:1,h2:2/log/0?sentinel_password=***&wait=1"
 
 
 def test_a_prefix_is_taken_out_of_the_url() -> None:

@@ -9,6 +9,7 @@ import pytest
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 
 from magent2.bus.redis_engine.connection import ServerAddress
+from magent2.bus.redis_engine.primary import SentinelGroup
 from magent2.errors import SettingsError
 from tests.support.fake_redis import fake_redis
 
@@ -42,6 +43,20 @@ def test_a_url_says_how_to_connect_and_prints_without_credentials(url: str, kind
 
     assert (address.connection_class, str(address)) == (kind, name)
     assert "secret" not in repr(address)
+
+
+def test_a_url_of_sentinels_has_their_login_and_that_of_the_servers() -> None:
+    logins = (
+        "ann:secret@{}?sentinel_username=bob&sentinel_password=hidden&ssl_cert_reqs=none"  # pragma: allowlist secret
+    )
+    group = SentinelGroup.parse(f"rediss+sentinel://{logins.format('h1:7000,[::1],h3/my%20log/3')}")
+
+    assert [str(sentinel) for sentinel in group.sentinels] == ["h1:7000", "::1:26379", "h3:26379"]
+    assert {sentinel.options["username"] for sentinel in group.sentinels} == {"bob"}
+    assert {sentinel.connection_class for sentinel in (*group.sentinels, group.server)} == {SSLConnection}
+    assert (group.primary_name, group.server.options["db"], group.server.options["username"]) == ("my log", 3, "ann")
+    assert group.server.options["ssl_cert_reqs"] == "none"
+    assert not {"secret", "hidden"} & set(repr(group).replace("'", " ").split())
 
 
 def test_options_that_are_not_ours_are_ignored() -> None:

@@ -51,6 +51,7 @@ Magent2Error
 ├── MalformedRecord        another program wrote into the topic: erase the record, or continue after it
 ├── TransientError         try again
 │   ├── BusUnavailable     the server or file does not answer
+│   │   └── NotReplicated  too few replicas have confirmed a write in time: it may exist; write it again
 │   ├── ModelUnavailable   the model does not answer, or its answer broke off
 │   │   └── CircuitOpen    its provider did not answer several times: no call is made now
 │   ├── RunTimedOut        the run took longer than its limit
@@ -306,6 +307,10 @@ class TransientError(Magent2Error):
 
 class BusUnavailable(TransientError):
     """The server or file behind the bus does not answer."""
+
+
+class NotReplicated(BusUnavailable):
+    """Too few replicas have confirmed a write in time. It took effect on the primary; a failover may lose it."""
 
 
 class ModelUnavailable(TransientError):

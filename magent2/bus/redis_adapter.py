@@ -22,6 +22,7 @@ from magent2.bus.redis_engine.functions import Exchange
 from magent2.bus.redis_engine.handshake import info
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
 from magent2.bus.redis_engine.primary import LogServer
+from magent2.bus.redis_engine.replication import ReplicatedConnection
 from magent2.bus.redis_engine.transfer import dump, load
 from magent2.bus.redis_engine.watch import EventLoopThread, RedisWatch, SubscriptionHub
 from magent2.bus.scrub import Scrubber
@@ -173,7 +174,8 @@ class RedisBus(EngineBase):
             for other in [other for other in self._resources if other.is_closed()]:
                 self._resources.pop(other).close()
             if loop not in self._resources:
-                pipeline = PipelinedConnection(self._server, self._opener, loop, self._retry_for_s)
+                kind = ReplicatedConnection if self._server.replicas else PipelinedConnection
+                pipeline = kind(self._server, self._opener, loop, self._retry_for_s)
                 self._resources[loop] = LoopResources(pipeline, self._subscription_hub(loop))
             return self._resources[loop]
 

@@ -150,6 +150,9 @@ class BlockingConnection:
     def exchange(self, packed: bytes) -> Reply:
         """Send a command and wait for its reply. After an `OSError` it is unknown whether the server has run it."""
         self._socket.sendall(packed)
+        return self.next_reply()
+
+    def next_reply(self) -> Reply:
         reply = self._reader.gets()
         while reply is False:
             data = self._socket.recv(RECEIVE_BYTES)

@@ -27,6 +27,7 @@ from magent2.bus.redis_engine.exchanges import Keyspace
 from magent2.bus.redis_engine.functions import Command, Exchange, Reply, load_library
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
 from magent2.bus.redis_engine.primary import LogServer
+from magent2.bus.redis_engine.replication import is_write, not_replicated, wait_command
 from magent2.bus.servers import FIRST_CONTACT_S, retry_delays
 from magent2.errors import BusUnavailable, Magent2Error
 
@@ -92,10 +93,17 @@ class ConnectionPool:
 
     def _send_once(self, packed: bytes) -> Reply:
         connection = self._take()
+        needed, replicas = self._server.replicas, None
         try:
-            reply = connection.exchange(packed)
+            if needed and is_write(packed):
+                reply = connection.exchange(packed + wait_command(needed))
+                replicas = connection.next_reply()
+            else:
+                reply = connection.exchange(packed)
             if isinstance(reply, hiredis.ReplyError) and is_not_primary(str(reply)):
                 raise ConnectionResetError(str(reply))
+            if isinstance(replicas, hiredis.ReplyError):
+                raise ConnectionResetError(str(replicas))
         except BaseException:
             connection.close()
             raise
@@ -103,6 +111,8 @@ class ConnectionPool:
             connection.close()
         else:
             self._idle.append(connection)
+        if replicas is not None and replicas < needed and not isinstance(reply, hiredis.ReplyError):
+            raise not_replicated(str(self._server), needed, replicas)
         return reply
 
     def _take(self) -> BlockingConnection:

@@ -18,6 +18,7 @@ from magent2.errors import SettingsError, StorageError, StorageUnwritable
 
 log = logging.getLogger(__name__)
 
+REPLICAS_MAX = 16  # the largest N of `?wait=N`
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 SENTINEL_PORT = 26379
 SENTINEL_TIMEOUT_S = 1.0  # for a Sentinel to answer; then the next one is asked
@@ -107,6 +108,7 @@ class LogServer:
 
     where: ServerAddress | SentinelGroup
     keyspace: Keyspace = field(repr=False)
+    replicas: int = 0  # that must have a write before it is acknowledged: `?wait=N`
 
     @classmethod
     def parse(cls, url: str, prefix: str, payload_max_bytes: int) -> LogServer:
@@ -114,7 +116,10 @@ class LogServer:
         parts = urlsplit(url)
         by_sentinel = parts.scheme in SENTINEL_SCHEMES
         where = SentinelGroup.parse(url) if by_sentinel else ServerAddress.parse(url)
-        return cls(where, Keyspace(prefix, payload_max_bytes, by_sentinel=by_sentinel))
+        replicas = dict(parse_qsl(parts.query, keep_blank_values=True)).get("wait", "0")
+        if not (replicas.isascii() and replicas.isdecimal()) or int(replicas) > REPLICAS_MAX:
+            raise SettingsError(f"wait={replicas[:40]} in the URL is not a number of replicas from 0 to {REPLICAS_MAX}")
+        return cls(where, Keyspace(prefix, payload_max_bytes, by_sentinel=by_sentinel), int(replicas))
 
     def __str__(self) -> str:
         return str(self.where)

@@ -51,6 +51,7 @@ def test_a_sqlite_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monke
         ("redis+sentinel://host:26379", "does not say which primary"),
         ("redis+sentinel://host:port/name", "not a host and port of a Sentinel: 'host:port'"),
         ("redis+sentinel://host/name/one", "'one' is not the number of a database"),
+        ("redis://host/0?wait=all", "wait=all in the URL is not a number of replicas"),
     ],
 )
 def test_a_url_that_names_no_bus_is_one_clear_line(url: str, says: str) -> None:

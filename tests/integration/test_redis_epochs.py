@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import redis
 
+from magent2.bus import base
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import OLDEST, Append, Claim, Describe, Info, OwnedAppend, Read, Settle
 from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.bus.redis_adapter import RedisBus
+from magent2.bus.redis_engine import pipeline, watch
 from magent2.bus.redis_engine.functions import SCHEMA_WITH_EPOCHS, current_library
 from magent2.bus.redis_engine.primary import LogServer
 from magent2.errors import BusUnavailable, Fenced, UnknownCursor
@@ -36,6 +38,8 @@ AGENT = "Ada"
 TOPIC = "stream:one"
 KEPT, LOST = 10, 5  # records that the replica has, and that only the first primary has
 RETRY_S = 5.0
+NEVER_S = 3600.0
+SILENCE_S = 0.3  # instead of REPLY_TIMEOUT_S
 
 
 @pytest.fixture
@@ -386,3 +390,30 @@ def test_a_replica_alone_is_reported(group: RedisGroup) -> None:
     with pytest.raises(BusUnavailable, match="is a read-only replica; connect to the primary"):
         write(bus, 1, 1)
     bus.close()
+
+
+async def test_a_follower_leaves_a_server_that_is_silent(
+    group: RedisGroup, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (pipeline, watch):
+        monkeypatch.setattr(module, "REPLY_TIMEOUT_S", SILENCE_S)
+    monkeypatch.setattr(base, "FOLLOW_SWEEP_S", NEVER_S)
+    bus, seen = connect(proxy.url), list[int]()
+
+    async def follow() -> None:
+        async for record in bus.follow(TOPIC, after=OLDEST):
+            seen.append(record.payload["n"])
+
+    following = asyncio.create_task(follow())
+    await bus.acall(numbered_append([TOPIC], "w", 1))
+    await until(lambda: seen == [1])
+    first, (second,) = group.primary, group.replicas
+    group.await_replicas()
+    first.suspend()
+    group.promote(second)
+    proxy._upstream_port = second.port  # connections to the first server stay open
+
+    await bus.acall(numbered_append([TOPIC], "w", 2))
+    await until(lambda: seen == [1, 2])
+    following.cancel()
+    await bus.aclose()

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 
 import hiredis
 
-from magent2.bus.redis_engine.connection import pack
+from magent2.bus.redis_engine.connection import REPLY_TIMEOUT_S, pack
 from magent2.bus.redis_engine.functions import Reply
 from magent2.bus.redis_engine.pipeline import LoopConnection, on_loop
 from magent2.bus.redis_engine.primary import LogServer
@@ -24,6 +24,8 @@ RESUBSCRIBE_AFTER_S = 1.0  # between series of attempts while the server is unav
 THREAD_END_S = 5.0
 SUBSCRIBE_PAGE = 256  # channels per command after a reconnect
 NOTIFICATIONS_KEPT_MAX_BYTES = 64 << 10  # per topic, until they are taken
+_PING = pack(("PING",))
+_PONGS = (b"PONG", [b"pong", b""])  # without and with subscriptions
 
 
 class NotificationWatch(LocalWatch):
@@ -46,7 +48,11 @@ class NotificationWatch(LocalWatch):
 
 
 class SubscriberConnection(LoopConnection):
-    """The connection in subscriber mode of one hub."""
+    """The connection in subscriber mode of one hub.
+
+    It asks the server for a sign of life every `REPLY_TIMEOUT_S`: nothing else would tell it that the server is
+    suspended or cut off, and that others are served by a new primary.
+    """
 
     def __init__(
         self,
@@ -58,8 +64,30 @@ class SubscriberConnection(LoopConnection):
     ) -> None:
         super().__init__(server, opener, loop, retry_for_s)
         self._hub = hub
+        self._silent = False  # since the last PING
+        self._watchdog: asyncio.TimerHandle | None = None
+
+    def _check_server(self) -> None:
+        """Drop the connection if the server has sent nothing since the last PING; else send another."""
+        self._watchdog = None
+        if self._socket is None or self._closed:
+            return
+        if self._silent:
+            self._lost()
+            return
+        self._silent = True
+        self.write(_PING)
+        self._watchdog = self.loop.call_later(REPLY_TIMEOUT_S, self._check_server)
+
+    def _stop_watchdog(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
 
     def received(self, reply: Reply) -> None:
+        self._silent = False
+        if reply in _PONGS:
+            return
         if isinstance(reply, hiredis.ReplyError):
             # No caller waits for a subscription. Its topic is still read in the sweeps of its followers.
             log.error("redis refuses a subscription; changes are noticed late", extra={"error": str(reply)})
@@ -71,12 +99,17 @@ class SubscriberConnection(LoopConnection):
             self._hub.subscribed(channel)
 
     def connected(self) -> bytes:
+        self._silent = False
+        self._stop_watchdog()
+        self._watchdog = self.loop.call_later(REPLY_TIMEOUT_S, self._check_server)
         return self._hub.resubscribe()
 
     def disconnected(self) -> bool:
+        self._stop_watchdog()
         return self._hub.lost()
 
     def gave_up(self, error: Magent2Error) -> None:
+        self._stop_watchdog()
         # A watch has no caller that could be told, so it tries again for as long as topics are watched.
         if self._hub.lost() and not self._closed:
             self.loop.call_later(RESUBSCRIBE_AFTER_S, self.open)

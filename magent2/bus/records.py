@@ -417,10 +417,15 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """Identity of a log. `warnings`: settings of the server under which the log cannot keep its promises."""
+    """Identity of a log.
+
+    `warnings`: settings of the server under which the log cannot keep its promises. `details`: what else an operator
+    may want to know about it.
+    """
 
     engine: str
     schema: int
     log_id: str
     release: str
     warnings: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()

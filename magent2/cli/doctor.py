@@ -160,7 +160,8 @@ def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
     except Magent2Error as error:
         yield Finding("fail", "bus", f"{shown}: {error}")
         return
-    yield Finding("ok", "bus", f"{shown} ({info.engine}, schema {info.schema}, log {info.log_id})")
+    facts = (info.engine, f"schema {info.schema}", f"log {info.log_id}", *info.details)
+    yield Finding("ok", "bus", f"{shown} ({', '.join(facts)})")
     for warning in info.warnings:
         yield Finding("warn", "bus", warning)
     yield from findings

@@ -14,7 +14,9 @@ from magent2.bus.records import AppendResult, NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.redis_engine import replication
 from magent2.bus.redis_engine.primary import REPLICAS_MAX
+from magent2.cli.doctor import check_bus
 from magent2.errors import BusUnavailable, NotReplicated, SettingsError
+from magent2.settings import Settings
 from tests.support.audit import assert_clean, sequence_findings, whole_log
 from tests.support.proxy import LossyProxy
 from tests.support.redis_server import RedisGroup, skip_if_left_out
@@ -144,6 +146,22 @@ async def test_writes_and_reads_survive_lost_connections(group: RedisGroup, rng:
 def test_a_number_of_replicas_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="not a number of replicas from 0 to 16"):
         RedisBus(f"redis://localhost/0?wait={text}")
+
+
+def test_doctor_checks_how_many_replicas_a_write_needs(
+    group: RedisGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGENT2_DATA_DIR", str(tmp_path / "data"))
+    settings = Settings.read()
+    before = list(check_bus(group.primary.url, settings))
+    group.primary.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+    after = list(check_bus(group.primary.url, settings))
+
+    assert [finding.status for finding in before] == ["ok", "warn"]
+    assert "epoch 1, min-replicas-to-write 0" in before[0].text
+    assert before[1].text.startswith("min-replicas-to-write is 0")
+    assert [finding.status for finding in after] == ["ok"]
+    assert "epoch 1, min-replicas-to-write 1" in after[0].text
 
 
 def test_without_enough_replicas_the_log_can_be_read_and_not_written(group: RedisGroup) -> None:

@@ -17,25 +17,28 @@ OLDEST_SERVER = (7, 0)
 
 def info(keyspace: Keyspace, _: Info) -> Exchange[LogInfo]:
     """Check the server and the user's rights, then read the log's identity; the first call creates it."""
-    warnings = yield from _check_server()
+    warnings, details = yield from _check_server(keyspace)
     # Both verbs are tried here, so that missing rights are reported at start and by `magent2 doctor`. It also loads
     # the library once, before many operations at a time would find it missing.
     describe_nothing = keyspace.fcall("describe")
     for verb in ("FCALL_RO", "FCALL"):
         yield (verb, *describe_nothing[1:])
     schema, log_id, release = yield from _identity(keyspace)
-    return LogInfo("redis", schema, log_id, release, warnings)
+    # Read it from the log: a server that accepts no writes at this moment has not checked our epoch yet.
+    epoch = yield ("HGET", f"{keyspace.prefix}:meta", "epoch")
+    known = (f"epoch {epoch.decode().partition(':')[0]}",) if epoch else ()
+    return LogInfo("redis", schema, log_id, release, warnings, (*known, *details))
 
 
-def _check_server() -> Exchange[tuple[str, ...]]:
-    """Refuse servers that cannot hold a log. Returns warnings about settings that can lose records."""
+def _check_server(keyspace: Keyspace) -> Exchange[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Refuse servers that cannot hold a log. Returns warnings about settings that can lose records, and details."""
     try:
         reply = yield ("INFO",)
     except UnsupportedServer:
         raise
     except StorageError as error:
         lost = "lost records are not noticed"
-        return (f"version, persistence, eviction and replication could not be checked, and {lost}: {error}",)
+        return (f"version, persistence, eviction and replication could not be checked, and {lost}: {error}",), ()
     facts = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
     name = "valkey" if "valkey_version" in facts else "redis"
     version = facts.get(f"{name}_version", "0")
@@ -46,7 +49,25 @@ def _check_server() -> Exchange[tuple[str, ...]]:
         raise UnsupportedServer(
             "this is a Redis Cluster, which cannot append to several topics at once; use a single primary"
         )
-    return tuple(_unsafe_settings(facts))
+    warnings = _unsafe_settings(facts)
+    if keyspace.by_sentinel or facts.get("connected_slaves", "0") != "0":
+        needed = yield from _replicas_to_write()
+        if needed == "0":
+            warnings.append(
+                "min-replicas-to-write is 0: a primary that has lost its replicas goes on to acknowledge records,"
+                " which a failover loses; set 'min-replicas-to-write 1' on every server"
+            )
+        return tuple(warnings), (f"min-replicas-to-write {needed}",)
+    return tuple(warnings), ()
+
+
+def _replicas_to_write() -> Exchange[str]:
+    """The number of replicas without which the server refuses writes."""
+    try:
+        reply = yield ("CONFIG", "GET", "min-replicas-to-write")
+    except StorageError:
+        return "unknown: the user may not use CONFIG GET"
+    return reply[1].decode() if reply else "unknown"
 
 
 def _unsafe_settings(facts: dict[str, str]) -> list[str]:

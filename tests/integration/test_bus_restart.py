@@ -15,7 +15,7 @@ from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from tests.support.audit import assert_clean, sequence_findings, series_findings, whole_log
 from tests.support.processes import Child, ProcessGroup
-from tests.support.redis_server import RedisServer, skip_if_left_out
+from tests.support.redis_server import KEEP_ALL, RedisServer, skip_if_left_out
 from tests.support.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.redis
@@ -23,10 +23,9 @@ pytestmark = pytest.mark.redis
 WRITER = "tests.integration.children.writer"
 FOLLOWER = "tests.integration.children.follower"
 TOPIC = "stream:one"
-KEEP_ALL = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
-RESTARTS = 2
+RESTARTS, RESTARTS_SOAK = 2, 20
 BURST = 2000  # appends
-APPENDS_BEFORE_RESTART = 30
+BEFORE_RESTART_MAX = 200  # of them
 LANES = 40
 WORKERS = 2
 
@@ -59,10 +58,15 @@ def next_report(child: Child, count: int) -> list[dict[str, Any]]:
     return [child.next_report() for _ in range(count)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_followers_writers_and_workers_go_on_after_a_restart(
-    number: signal.Signals, server: RedisServer, engine: Engine, process_group: ProcessGroup, rng: random.Random
+def check_restarts(
+    restarts: int,
+    number: signal.Signals,
+    server: RedisServer,
+    engine: Engine,
+    process_group: ProcessGroup,
+    rng: random.Random,
 ) -> None:
+    """Nothing acknowledged is lost and nothing doubled, numbers are dense, and everybody goes on."""
     writer = process_group.spawn(WRITER, url=server.url, name="w", topics=[TOPIC], burst=BURST, start=1, patient=True)
     follower = process_group.spawn(FOLLOWER, url=server.url, topic=TOPIC)
     shift = WorkerPool(server.url, engine, process_group, rng)
@@ -73,12 +77,13 @@ def test_followers_writers_and_workers_go_on_after_a_restart(
     next_report(follower, 1)
 
     acknowledged = []
-    for _ in range(RESTARTS):
+    for _ in range(restarts):
         shift.post([f"lane-{lane}" for lane in range(LANES)])
         writer.write_line("go")
-        acknowledged += next_report(writer, APPENDS_BEFORE_RESTART)
+        before = rng.randint(1, BEFORE_RESTART_MAX)
+        acknowledged += next_report(writer, before)
         restart(server, number)
-        acknowledged += next_report(writer, BURST - APPENDS_BEFORE_RESTART)
+        acknowledged += next_report(writer, BURST - before)
     shift.wait_for_the_rest()
     shift.drain_all()
 
@@ -86,3 +91,17 @@ def test_followers_writers_and_workers_go_on_after_a_restart(
     assert_clean(sequence_findings(records) + series_findings(records) + shift.findings())
     assert [record.seq for record in records] == [answer["seq"] for answer in acknowledged]
     assert next_report(follower, len(records)) == [{"seq": record.seq, "id": record.id} for record in records]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_followers_writers_and_workers_go_on_after_a_restart(
+    number: signal.Signals, server: RedisServer, engine: Engine, process_group: ProcessGroup, rng: random.Random
+) -> None:
+    check_restarts(RESTARTS, number, server, engine, process_group, rng)
+
+
+@pytest.mark.soak
+def test_a_server_that_is_killed_many_times_loses_nothing(
+    server: RedisServer, engine: Engine, process_group: ProcessGroup, rng: random.Random
+) -> None:
+    check_restarts(RESTARTS_SOAK, signal.SIGKILL, server, engine, process_group, rng)

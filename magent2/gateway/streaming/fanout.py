@@ -169,7 +169,7 @@ class Fanout:
     async def _restart(self, tail: StreamTail) -> None:
         """Restart the tail after the log was trimmed or lost records.
 
-        The new epoch makes each reader check its cursor on the bus, which reports the gap.
+        The count of restarts makes each reader check its cursor on the bus, which reports the gap.
         """
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((tail.topic,)))
         tail.deleted = found[0].deleted
@@ -225,10 +225,10 @@ class StreamTail:
         "changed",
         "conversation",
         "deleted",
-        "epoch",
         "last",
         "readers",
         "reading",
+        "restarts",
         "size_bytes",
         "start",
         "topic",
@@ -242,7 +242,7 @@ class StreamTail:
         self.deleted = False
         self.changed = False  # the bus may have records that were not read yet
         self.reading = False
-        self.epoch = 0  # number of restarts; a cursor of an earlier epoch must be checked on the bus
+        self.restarts = 0  # a cursor from before the last one must be checked on the bus
         self.start = self.last = 0
         self._seqs: list[int] = []
         self._frames: list[EventFrame] = []
@@ -251,7 +251,7 @@ class StreamTail:
     def begin(self, last: int) -> None:
         """Start an empty tail after the seq that the first reader found as the last of the topic."""
         self.begun = True
-        self.epoch += 1
+        self.restarts += 1
         self.start = self.last = last
         self._seqs, self._frames, self.size_bytes = [], [], 0
 

@@ -88,7 +88,7 @@ class WaitingReader(ABC):
 class Reader(WaitingReader):
     """Reads one conversation after its cursor: from the shared tail, or from the bus while it is further behind."""
 
-    __slots__ = ("_bus", "_cursor", "_epoch", "_fanout", "_left", "_request", "_tail", "is_allowed")
+    __slots__ = ("_bus", "_cursor", "_fanout", "_left", "_request", "_restarts", "_tail", "is_allowed")
 
     def __init__(
         self, bus: Engine, fanout: Fanout, request: StreamRequest, identity: Identity = TOKEN_IDENTITY
@@ -100,7 +100,7 @@ class Reader(WaitingReader):
         self._cursor = request.after if request.after is not None else OLDEST
         self._left = request.max_events
         self._tail: StreamTail = fanout.join(request.conversation, self)
-        self._epoch = self._tail.epoch
+        self._restarts = self._tail.restarts
         self.is_allowed = identity.principal.admin  # once true, it stays: the owner of a conversation never changes
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Reader(WaitingReader):
 
     def _is_behind(self) -> bool:
         tail = self._tail
-        return self._epoch != tail.epoch or not tail.begun or self._cursor < tail.last
+        return self._restarts != tail.restarts or not tail.begun or self._cursor < tail.last
 
     @property
     def last_frame(self) -> bytes | None:
@@ -153,7 +153,7 @@ class Reader(WaitingReader):
 
     async def _frames_after_cursor(self) -> list[EventFrame]:
         frames = self._tail.after(self._cursor)
-        if frames is None or self._epoch != self._tail.epoch:
+        if frames is None or self._restarts != self._tail.restarts:
             return await self._read_bus()
         if not frames:
             self._cursor = max(self._cursor, self._tail.last)
@@ -162,7 +162,7 @@ class Reader(WaitingReader):
     async def _read_bus(self) -> list[EventFrame]:
         tail = self._tail
         # Before the read: a tail that restarts meanwhile must make this reader check its cursor once more.
-        self._epoch = tail.epoch
+        self._restarts = tail.restarts
         try:
             page: Page = await self._bus.acall(Read(tail.topic, self._cursor, FOLLOW_PAGE))
         except MalformedRecord as error:
@@ -170,7 +170,7 @@ class Reader(WaitingReader):
         tail.deleted |= page.deleted
         if not tail.begun:
             tail.begin(page.last)
-            self._epoch = tail.epoch
+            self._restarts = tail.restarts
             self._fanout.pump(tail)
         if not page.records:
             self._cursor = max(self._cursor, page.last)

@@ -171,14 +171,14 @@ end
 -- A lane that a claim hands out is a table: agent, conversation, name, principal, token (of its owner), attempt.
 
 -- Make the worker the owner of a lane.
-local function hand_out(claim, lane, epoch)
+local function hand_out(claim, lane, number)
   local key = prefix .. 'l:' .. lane.name
   local before = call('HMGET', key, 't', 'n')
   if before[1] then
     call('PERSIST', key)
   end
   lane.attempt = (before[1] or 0) + 1
-  lane.token = claim.worker .. '/' .. claim.nonce .. '/' .. digits(epoch)
+  lane.token = claim.worker .. '/' .. claim.nonce .. '/' .. digits(number)
   local counter = before[2] and {'n', '0', 'g', ''} or NONE -- of the owner before
   call('HSET', key, 's', 'held', 'o', lane.token, 'v', claim.worker, 't', digits(lane.attempt), unpack(counter))
 end
@@ -246,7 +246,7 @@ end
 local function take_ready_lanes(claim, facts)
   local found, held, passed, over_share, turn = {}, {}, {}, false, 0
   local agents, limit, left = claim.agents, claim.limit, #claim.agents
-  local epoch = limit > 0 and call('INCRBY', prefix .. 'epoch', limit) - limit or 0
+  local number = limit > 0 and call('INCRBY', prefix .. 'epoch', limit) - limit or 0
   if #agents > 1 then
     turn = call('HINCRBY', facts, 'turn', 1)
   end
@@ -254,7 +254,7 @@ local function take_ready_lanes(claim, facts)
   local function take_lane(agent, conversation, principal)
     local lane = {agent = agent, conversation = conversation, principal = principal}
     lane.name = lane_name(agent, conversation)
-    hand_out(claim, lane, epoch + #held + 1)
+    hand_out(claim, lane, number + #held + 1)
     found[#found + 1], held[#held + 1] = lane, lane.name
     claim.slots[principal] = (claim.slots[principal] or 0) + 1
   end
@@ -294,11 +294,11 @@ local function lanes_of_last_claim(claim)
       local agent, conversation = lane_parts(name)
       found[#found + 1] = {
         agent = agent, conversation = conversation, name = name, principal = principal_of(conversation),
-        token = state[1], attempt = tonumber(state[2]), epoch = tonumber(string.sub(state[1], #start + 1)),
+        token = state[1], attempt = tonumber(state[2]), number = tonumber(string.sub(state[1], #start + 1)),
       }
     end
   end
-  table.sort(found, function(a, b) return a.epoch < b.epoch end)
+  table.sort(found, function(a, b) return a.number < b.number end)
   return found
 end
 

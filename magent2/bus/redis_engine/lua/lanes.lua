@@ -5,7 +5,7 @@
 -- o = owner token, v = the owner's worker, t = attempt, n = the owner's append counter, g = answer of that append,
 -- f = token of the owner that finished last, y = the answer that it got.
 -- Of an agent: sorted set `d` due times (log clock), `u` and `uc` lanes by their oldest chat and control mail,
--- hash `q` how far its inboxes are sorted into lanes. Counter `epoch` makes owner tokens unique.
+-- hash `q` how far its inboxes are sorted into lanes. Counter `epoch` numbers owner tokens.
 -- Of an agent and a principal: list `e` ready lanes. List `a` of an agent: the principals that have ready lanes, each
 -- once, in the order in which claims serve them. (Until schema 2 an agent had one list `r` of ready lanes.)
 -- Of a worker: sorted set `w` leases by deadline (log clock), hash `v` facts, set `x` lanes held. (Older releases also

@@ -29,7 +29,7 @@ from tests.support.audit import assert_clean, epoch_findings, whole_log
 from tests.support.audited_lane import mail_to
 from tests.support.numbered_appends import numbered_append
 from tests.support.proxy import LossyProxy
-from tests.support.redis_server import KEEP_ALL, RedisGroup, RedisServer, skip_if_left_out
+from tests.support.redis_server import KEEP_ALL, RedisGroup, RedisServer, redis_url, skip_if_left_out
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -100,7 +100,7 @@ def lose_records(group: RedisGroup, proxy: LossyProxy, bus: Engine) -> None:
 
 def check_that_the_loss_is_noticed(group: RedisGroup, proxy: LossyProxy) -> None:
     """Whoever has seen a lost record must not read on as if others had its number."""
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
     try:
         lose_records(group, proxy, bus)
 
@@ -135,7 +135,7 @@ def test_without_the_check_of_the_epoch_a_loss_is_not_noticed(
 
 
 def test_a_promotion_is_a_new_epoch_that_an_operator_can_see(group: RedisGroup, proxy: LossyProxy) -> None:
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
     replid = group.primary.ask("INFO", "replication").partition("master_replid:")[2][:40]
     lose_records(group, proxy, bus)
     (seq,) = write(bus, 100, 1)
@@ -151,7 +151,7 @@ def test_a_promotion_is_a_new_epoch_that_an_operator_can_see(group: RedisGroup, 
 
 
 async def test_a_follower_that_has_seen_lost_records_is_told(group: RedisGroup, proxy: LossyProxy) -> None:
-    bus, writer = connect(proxy.url), connect(proxy.url)
+    bus, writer = connect(redis_url(proxy.port)), connect(redis_url(proxy.port))
     seen: list[int] = []
 
     async def follow(after: int) -> None:
@@ -178,7 +178,7 @@ async def test_a_follower_that_has_seen_lost_records_is_told(group: RedisGroup, 
 def test_owners_of_an_earlier_epoch_are_fenced_and_their_lanes_are_taken_over(
     group: RedisGroup, proxy: LossyProxy
 ) -> None:
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
     bus.call(mail_to(AGENT, ["c1", "c2"]))
     before = claim(bus, "w1")
     assert len(before) == 2
@@ -200,7 +200,7 @@ def test_owners_of_an_earlier_epoch_are_fenced_and_their_lanes_are_taken_over(
 
 
 def test_topics_and_mail_of_a_new_epoch_work_as_before(group: RedisGroup, proxy: LossyProxy) -> None:
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
     lose_records(group, proxy, bus)
 
     bus.call(mail_to(AGENT, ["c1", "c2", "c1"]))
@@ -254,12 +254,12 @@ def test_a_restart_is_a_new_epoch_unless_every_write_was_synced(
 def test_a_synced_server_whose_replicas_may_have_taken_its_place_gets_a_new_epoch(
     group: RedisGroup, proxy: LossyProxy
 ) -> None:
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
     write(bus, 1, 1)
     bus.close()
     group.primary.kill()
     group.primary.start()
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
 
     write(bus, 2, 1)
 
@@ -329,7 +329,7 @@ def test_processes_that_know_the_same_lost_epoch_begin_one_new_epoch(redis_serve
 
 
 async def test_many_appends_at_once_find_the_new_epoch(group: RedisGroup, proxy: LossyProxy) -> None:
-    bus = connect(proxy.url)
+    bus = connect(redis_url(proxy.port))
     await bus.acall(Append(records=(NewRecord(TOPIC, {}, "first"),)))
     appends = [numbered_append([TOPIC], f"w{n}", 1) for n in range(200)]
     running = asyncio.gather(*map(bus.acall, appends[:100]))
@@ -366,7 +366,7 @@ async def test_a_wait_for_an_answer_looks_back_over_the_jump(redis_server: Redis
 async def test_a_server_that_became_a_replica_is_left_for_the_primary(
     face: str, group: RedisGroup, proxy: LossyProxy
 ) -> None:
-    bus = RedisBus(proxy.url, retry_for_s=RETRY_S)
+    bus = RedisBus(redis_url(proxy.port), retry_for_s=RETRY_S)
     first, (second,) = group.primary, group.replicas
 
     async def put(n: int) -> int:
@@ -398,7 +398,7 @@ async def test_a_follower_leaves_a_server_that_is_silent(
     for module in (pipeline, watch):
         monkeypatch.setattr(module, "REPLY_TIMEOUT_S", SILENCE_S)
     monkeypatch.setattr(base, "FOLLOW_SWEEP_S", NEVER_S)
-    bus, seen = connect(proxy.url), list[int]()
+    bus, seen = connect(redis_url(proxy.port)), list[int]()
 
     async def follow() -> None:
         async for record in bus.follow(TOPIC, after=OLDEST):

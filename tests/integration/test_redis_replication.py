@@ -19,7 +19,7 @@ from magent2.errors import BusUnavailable, NotReplicated, SettingsError
 from magent2.settings import Settings
 from tests.support.audit import assert_clean, sequence_findings, whole_log
 from tests.support.proxy import LossyProxy
-from tests.support.redis_server import RedisGroup, skip_if_left_out
+from tests.support.redis_server import RedisGroup, redis_url, skip_if_left_out
 
 pytestmark = pytest.mark.redis
 
@@ -125,7 +125,7 @@ async def test_writes_at_a_time_share_a_wait(group: RedisGroup) -> None:
 
 async def test_writes_and_reads_survive_lost_connections(group: RedisGroup, rng: random.Random) -> None:
     with LossyProxy(group.primary.port, rng, request_loss=0.05, reply_loss=0.05) as proxy:
-        bus = RedisBus(f"{proxy.url}?wait=1", retry_for_s=60.0)
+        bus = RedisBus(f"{redis_url(proxy.port)}?wait=1", retry_for_s=60.0)
 
         async def write(writer: int) -> None:
             for n in range(20):

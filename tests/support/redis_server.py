@@ -41,6 +41,10 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def redis_url(port: int) -> str:
+    return f"redis://127.0.0.1:{port}/0"
+
+
 class RedisServer:
     """A server process. `options` are command line options; without any, nothing is persisted."""
 

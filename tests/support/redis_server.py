@@ -56,7 +56,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return redis_url(self.port)
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from magent2.bus.base import EngineBase
@@ -255,7 +256,12 @@ class PostgresBus(EngineBase):
         self._closed = True
         for threads in self._all_threads:
             threads.flush()
-        await asyncio.to_thread(self.close)
+        # Not in the default executor: tools may occupy all of its threads.
+        closer = ThreadPoolExecutor(1, "magent2-postgres-close")
+        try:
+            await asyncio.get_running_loop().run_in_executor(closer, self.close)
+        finally:
+            closer.shutdown(wait=False)
 
     def close(self) -> None:
         """Commit the queued operations, scrub what this process has deleted, then close all connections."""

@@ -15,7 +15,7 @@ DEFAULT_FILE = "magent2.db"
 DATA_NAMES = (DEFAULT_FILE, FILE_NAME, f".{FILE_NAME}.", "files", "supervisor-")  # how all names in a data folder begin
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 POSTGRES_SCHEMES = ("postgres", "postgresql")
-SECRET_OPTIONS = frozenset({"sentinel_password"})  # of the query
+SECRET_OPTIONS = frozenset({"password", "sslpassword", "sentinel_password"})  # of the query
 URLS = (
     "memory://, sqlite:///path/to/file.db, redis://host:6379/0, redis+sentinel://host1:26379,host2:26379/name/0"
     " or postgresql://user@host/database"
@@ -51,7 +51,10 @@ def default_url(settings: Settings) -> str:
 
 def hide_password(url: str) -> str:
     """The URL with its passwords replaced, for logs and messages."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid URL"
     options = parse_qsl(parts.query, keep_blank_values=True)
     if any(name in SECRET_OPTIONS for name, _ in options):
         shown = [(name, "***" if name in SECRET_OPTIONS else value) for name, value in options]
@@ -111,7 +114,10 @@ def _postgres(url: str, settings: Settings) -> Engine:
 
 def split_prefix(url: str) -> tuple[str, str | None]:
     """`redis://host/0?prefix=acme` → the URL without it, and `acme`: several logs can share one server."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may quote a part of the password
+        raise SettingsError(f"that is not a bus URL, because of its brackets or its port; use {URLS}") from None
     options = parse_qsl(parts.query, keep_blank_values=True)
     prefix = next((value for name, value in options if name == "prefix"), None)
     # `quote`: libpq does not read a plus sign as a space.

@@ -105,7 +105,13 @@ class ServerAddress:
         try:
             found = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            raise SettingsError(f"invalid PostgreSQL URL: {str(error).strip()}") from error
+            # What libpq quotes may be a part of the password. The name of an unknown option cannot be.
+            reason = str(error).strip()
+            shown = reason if "query parameter" in reason else reason.partition('"')[0].strip(" :")
+            raise SettingsError(
+                f"invalid PostgreSQL URL: {shown}; write it as postgresql://user@host:port/database?option=value, and"
+                " special characters such as % and @ in user and password as %25 and %40"
+            ) from None
         wanted = found.get("target_session_attrs", _FIND_PRIMARY[0])
         if wanted not in _FIND_PRIMARY:
             raise SettingsError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 from psycopg import errors
 
@@ -32,23 +34,25 @@ _TRANSIENT = (
 # The server is not the primary any more, so the next connection may reach another one.
 _NOT_PRIMARY = (errors.ReadOnlySqlTransaction,)
 _DENIED = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification)
-_REFUSED_LOGIN = (
-    "password authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "Peer authentication failed",
-    'role "',  # that does not exist, or may not log in
+# Errors while connecting have no code, only a text.
+_REFUSED_LOGIN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r'|role "[^"]*" (does not exist|is not permitted to log in)'
+)
+_NO_DATABASE = "has no such database; create it with CREATE DATABASE"
+_NO_RIGHT = (
+    "does not permit its user to do this; let the user own the schema of the log, or give it CONNECT and CREATE on the"
+    " database"
+)
+_REFUSED_DATABASE: tuple[tuple[re.Pattern[str], type[Magent2Error], str], ...] = (
+    (re.compile(r'database "[^"]*" does not exist'), StorageUnwritable, _NO_DATABASE),
+    (re.compile(r"permission denied for database"), NoPermission, _NO_RIGHT),
 )
 _NAMED: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[Magent2Error], str], ...] = (
     (errors.DiskFull, StorageFull, "has no space left; free space, or trim topics"),
-    (
-        errors.InsufficientPrivilege,
-        NoPermission,
-        "does not permit its user to do this; let the user own the schema of the log, or give it CREATE on the"
-        " database",
-    ),
+    (errors.InsufficientPrivilege, NoPermission, _NO_RIGHT),
     (errors.ProgramLimitExceeded, LimitError, "has no index for names of this length; take shorter ones"),
-    (errors.InvalidCatalogName, StorageUnwritable, "has no such database; create it with CREATE DATABASE"),
+    (errors.InvalidCatalogName, StorageUnwritable, _NO_DATABASE),
     (_NOT_PRIMARY, BusUnavailable, "is a read-only standby; name the primary, or all servers"),
 )
 
@@ -57,12 +61,15 @@ def is_transient(error: Exception) -> bool:
     """Return whether the operation may be tried again by the engine itself."""
     if isinstance(error, psycopg.Error) and error.sqlstate is not None:
         return isinstance(error, (*_TRANSIENT, *_NOT_PRIMARY)) or error.sqlstate.startswith("08")
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError) and not _is_denied(error)
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError):
+        return False
+    return not _is_denied(error) and not any(pattern.search(str(error)) for pattern, *_ in _REFUSED_DATABASE)
 
 
 def _is_denied(error: Exception) -> bool:
-    text = str(error)
-    return isinstance(error, _DENIED) or ("FATAL" in text and any(part in text for part in _REFUSED_LOGIN))
+    return isinstance(error, _DENIED) or (
+        isinstance(error, psycopg.OperationalError) and _REFUSED_LOGIN.search(str(error)) is not None
+    )
 
 
 def translate(error: Exception, server: str) -> Exception:
@@ -72,6 +79,9 @@ def translate(error: Exception, server: str) -> Exception:
     text = " ".join(str(error).split())[:300]
     for kinds, made, reason in _NAMED:
         if isinstance(error, kinds):
+            return made(f"PostgreSQL at {server} {reason} ({text})")
+    for pattern, made, reason in _REFUSED_DATABASE:
+        if isinstance(error, psycopg.OperationalError) and pattern.search(text):
             return made(f"PostgreSQL at {server} {reason} ({text})")
     if _is_denied(error):
         return StorageUnwritable(

@@ -50,7 +50,9 @@ def _facts(connection: Connection, schema: str) -> dict[str, str] | None:
     )
     if connection.execute(found, (schema,)).fetchone() is None:
         return None
-    return {str(key): str(value) for key, value in connection.execute("SELECT key, value FROM meta")}
+    # With the name of the schema: without the right to use it, the server would say that there is no such table.
+    facts = connection.execute(sql.SQL("SELECT key, value FROM {}").format(sql.Identifier(schema, "meta")))
+    return {str(key): str(value) for key, value in facts}
 
 
 def _create(connection: Connection, schema: str) -> dict[str, str]:

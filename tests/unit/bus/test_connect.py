@@ -59,9 +59,19 @@ def test_a_url_that_names_no_bus_is_one_clear_line(url: str, says: str) -> None:
         connect(url)
 
 
-def test_a_refused_url_does_not_show_its_password() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "user:hunter2@host",  # pragma: allowlist secret
+        "redis://me:hunter2@[::1/0",  # pragma: allowlist secret
+        "postgresql://me:hunter2@[::1/log",  # pragma: allowlist secret
+        "postgresql://me:hunter2%zz@host/log",  # pragma: allowlist secret
+        "postgresql://me:hunter2@[::1]x/log",  # pragma: allowlist secret
+    ],
+)
+def test_a_refused_url_does_not_show_its_password(url: str) -> None:
     with pytest.raises(SettingsError) as refusal:
-        connect("user:hunter2@host")  # pragma: allowlist secret
+        connect(url)
 
     assert "hunter2" not in str(refusal.value)
 
@@ -73,6 +83,10 @@ def test_a_printed_url_hides_its_password() -> None:
         "redis+sentinel://me:hunter2@h1:1,h2:2/log/0?sentinel_password=hunter3&wait=1"  # pragma: allowlist secret
     )
     assert hide_password(sentinels) == "redis+sentinel://me:***@h1:1,h2:2/log/0?sentinel_password=***&wait=1"
+    assert (
+        hide_password("postgresql://host/log?user=me&password=hunter2&sslpassword=x")  # pragma: allowlist secret
+        == "postgresql://host/log?user=me&password=***&sslpassword=***"  # pragma: allowlist secret
+    )
 
 
 def test_a_prefix_is_taken_out_of_the_url() -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from magent2.bus.interface import BusMessage, Engine
 from magent2.bus.memory import MemoryBus
+from magent2.bus.postgres import PostgresBus
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.errors import PayloadTooLarge
 from tests.support.engines import ENGINES
+from tests.support.postgres_server import PostgresServer, Schemas
 from tests.support.redis_server import RedisServer
 
 SMALL_BYTES = 64
@@ -23,6 +25,10 @@ def small_engine(kind: str, request: pytest.FixtureRequest) -> Engine:
     if kind == "sqlite":
         folder: Path = request.getfixturevalue("tmp_path")
         return SqliteBus(folder / "small.db", payload_max_bytes=SMALL_BYTES)
+    if kind == "postgres":
+        postgres: PostgresServer = request.getfixturevalue("postgres_server")
+        schemas: Schemas = request.getfixturevalue("postgres_schemas")
+        return PostgresBus(postgres.url, prefix=schemas.new_name(), payload_max_bytes=SMALL_BYTES)
     server: RedisServer = request.getfixturevalue("redis_server")
     return RedisBus(server.url, prefix="small", payload_max_bytes=SMALL_BYTES)
 

@@ -76,7 +76,7 @@ class Library:
         self._commands = commands
         self._port = ("--port", str(quiet_port()))
         self._place = ("--bus", bus_url, "--config", str(self._file))
-        self._commands_of = ("gateway", "worker") if bus_url.startswith("redis") else ("serve",)
+        self._commands_of = ("serve",) if bus_url.startswith("sqlite") else ("gateway", "worker")
         key = {"OPENAI_API_KEY": "any"}  # pragma: allowlist secret
         self._variables = {**key, "OPENAI_BASE_URL": model_url, "MAGENT2_LIMIT_LEASE_S": "1"}
         (folder / "words.py").write_text(TOOL)

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import httpx2
 import pytest
 
+from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
@@ -35,6 +36,7 @@ from magent2.tools.registry import ToolRegistry, tool
 from magent2.worker.service import WorkerService
 from tests.support.engines import NewEngine
 from tests.support.keys import ACCESS, ADMIN
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.runners import FailingRunner
 from tests.support.waiting import DEADLINE_S
@@ -91,6 +93,9 @@ def shared_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
     if kind == "sqlite":
         folder = request.getfixturevalue("tmp_path_factory").mktemp("api")
         return lambda: SqliteBus(folder / "log.db")
+    if kind == "postgres":
+        postgres: PostgresServer = request.getfixturevalue("postgres_server")
+        return lambda: connect(f"{postgres.url}?prefix=api{uuid.uuid4().hex}")
     server: RedisServer = request.getfixturevalue("redis_server")
     return lambda: RedisBus(server.url, prefix=uuid.uuid4().hex)
 

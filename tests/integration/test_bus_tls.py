@@ -1,7 +1,8 @@
-"""Redis with TLS, with a certificate that the test creates."""
+"""Redis and PostgreSQL with TLS, with a certificate that the test creates."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,23 @@ from magent2.bus.records import NewRecord
 from magent2.errors import BusUnavailable, Magent2Error, StorageUnwritable
 from tests.support.audit import whole_log
 from tests.support.certificates import make_certificate
+from tests.support.postgres_server import FAST, ROLE, PostgresServer
 from tests.support.redis_server import PRIMARY_NAME, RedisServer, Sentinel, free_port, skip_if_left_out
 
-pytestmark = pytest.mark.redis
-
 TOPIC = "stream:one"
+
+
+@pytest.fixture
+def postgres_port(tmp_path: Path) -> Iterator[int]:
+    """The port of a PostgreSQL server that accepts only connections with TLS."""
+    make_certificate(tmp_path)
+    with PostgresServer(FAST) as server:
+        server.create()
+        rules = server.data / "pg_hba.conf"
+        rules.write_text(rules.read_text().replace("host ", "hostssl "))
+        server.use_tls(tmp_path / "cert.pem", tmp_path / "key.pem")
+        server.start()
+        yield server.port
 
 
 @pytest.fixture
@@ -36,8 +49,13 @@ def put(n: int) -> Append:
     return Append(records=(NewRecord(TOPIC, {"n": n}),))
 
 
+@pytest.mark.redis
 async def test_both_faces_and_followers_work_through_tls(tls_port: int, tmp_path: Path) -> None:
-    bus = connect(f"rediss://localhost:{tls_port}/0?ssl_ca_certs={tmp_path / 'cert.pem'}")
+    await use_both_faces_and_follow(f"rediss://localhost:{tls_port}/0?ssl_ca_certs={tmp_path / 'cert.pem'}")
+
+
+async def use_both_faces_and_follow(url: str) -> None:
+    bus = connect(url)
 
     bus.call(put(1))
     await bus.acall(put(2))
@@ -52,6 +70,7 @@ async def test_both_faces_and_followers_work_through_tls(tls_port: int, tmp_path
     await bus.aclose()
 
 
+@pytest.mark.redis
 def test_a_certificate_of_an_unknown_authority_is_refused(tls_port: int) -> None:
     bus = connect(f"rediss://localhost:{tls_port}/0")
 
@@ -60,6 +79,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(tls_port: int) -> None
     bus.close()
 
 
+@pytest.mark.redis
 def test_the_authorities_of_the_system_can_be_replaced_as_everywhere(
     tls_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +92,7 @@ def test_the_authorities_of_the_system_can_be_replaced_as_everywhere(
     bus.close()
 
 
+@pytest.mark.redis
 def test_a_plain_connection_to_a_tls_port_ends_in_bounded_time(tls_port: int) -> None:
     bus = connect(f"redis://localhost:{tls_port}/0")
 
@@ -107,6 +128,7 @@ def sentinel_url(tmp_path: Path) -> Iterator[str]:
             each.stop()
 
 
+@pytest.mark.redis
 def test_sentinels_and_servers_with_tls_and_logins(sentinel_url: str) -> None:
     bus = connect(f"{sentinel_url}&sentinel_password=two")
 
@@ -116,9 +138,29 @@ def test_sentinels_and_servers_with_tls_and_logins(sentinel_url: str) -> None:
     bus.close()
 
 
+@pytest.mark.redis
 def test_a_refused_login_of_a_sentinel_names_the_option(sentinel_url: str) -> None:
     bus = connect(sentinel_url)
 
     with pytest.raises(StorageUnwritable, match=r"is a Sentinel, its login is .*sentinel_password="):
         bus.call(put(1))
+    bus.close()
+
+
+@pytest.mark.postgres
+async def test_postgres_verifies_a_certificate_only_if_it_is_told_to_as_in_all_programs_with_libpq(
+    postgres_port: int, tmp_path: Path
+) -> None:
+    """One server for all of it: starting it takes longer than the rest."""
+    url = f"postgresql://{ROLE}@localhost:{postgres_port}/{ROLE}"
+    trusted, unknown = tmp_path / "cert.pem", Path(os.environ["SSL_CERT_FILE"])
+    await use_both_faces_and_follow(f"{url}?sslmode=verify-full&sslrootcert={trusted}")
+
+    for refused in (f"sslmode=verify-full&sslrootcert={unknown}", "sslmode=disable"):
+        bus = connect(f"{url}?{refused}")
+        with pytest.raises(Magent2Error, match=r"(?i)certificate|no encryption"):
+            bus.call(put(4))
+        bus.close()
+    bus = connect(f"{url}?sslmode=require")
+    assert bus.call(put(4)).seqs == (4,)
     bus.close()

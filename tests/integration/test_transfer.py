@@ -1,13 +1,15 @@
-"""A log that is moved SQLite → Redis → SQLite is unchanged."""
+"""A log that is moved SQLite → Redis → PostgreSQL → SQLite is unchanged."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import (
@@ -30,6 +32,8 @@ from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.bus.transfer import backup, check_export, export_log, import_log
 from magent2.errors import InvalidInput, NotEmpty, StorageUnwritable
+from tests.support.engines import new_engines
+from tests.support.postgres_server import Schemas
 from tests.support.redis_server import RedisServer
 
 
@@ -66,37 +70,54 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: orjson.dumps(row, option=orjson.OPT_SORT_KEYS))
 
 
-def test_a_log_goes_from_sqlite_to_redis_and_back(tmp_path: Path, redis_server: RedisServer) -> None:
-    first, second = SqliteBus(tmp_path / "first.db"), SqliteBus(tmp_path / "second.db")
-    between = RedisBus(redis_server.url, prefix="transfer")
-    live_in(first)
+@pytest.mark.redis
+@pytest.mark.postgres
+def test_a_log_goes_through_all_engines_and_back(
+    tmp_path: Path, redis_server: RedisServer, postgres_schemas: Schemas
+) -> None:
+    logs = [
+        SqliteBus(tmp_path / "first.db"),
+        RedisBus(redis_server.url, prefix="transfer"),
+        connect(postgres_schemas.new_url()),
+        SqliteBus(tmp_path / "last.db"),
+    ]
+    live_in(logs[0])
 
-    export_log(first, tmp_path / "1.jsonl")
-    import_log(between, tmp_path / "1.jsonl")
-    export_log(between, tmp_path / "2.jsonl")
-    import_log(second, tmp_path / "2.jsonl")
-    export_log(second, tmp_path / "3.jsonl")
+    files = [tmp_path / f"{number}.jsonl" for number in range(len(logs))]
+    export_log(logs[0], files[0])
+    for log, before, after in zip(logs[1:], files, files[1:], strict=False):
+        import_log(log, before)
+        export_log(log, after)
 
-    assert rows_of(tmp_path / "1.jsonl") == rows_of(tmp_path / "2.jsonl") == rows_of(tmp_path / "3.jsonl")
-    assert first.call(Info()).log_id == between.call(Info()).log_id == second.call(Info()).log_id
-    for bus in (first, between, second):
-        bus.close()
+    assert [rows_of(file) == rows_of(files[0]) for file in files] == [True] * len(files)
+    assert len({log.call(Info()).log_id for log in logs}) == 1
+    for log in logs:
+        log.close()
 
 
-def test_work_goes_on_after_the_move(tmp_path: Path, redis_server: RedisServer) -> None:
-    old, new = SqliteBus(tmp_path / "old.db"), RedisBus(redis_server.url, prefix="moved")
+@pytest.fixture(
+    params=[pytest.param("redis", marks=pytest.mark.redis), pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def server_log(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An empty log on a server."""
+    bus = new_engines(request.param, request)()
+    yield bus
+    bus.close()
+
+
+def test_work_goes_on_after_the_move(tmp_path: Path, server_log: Engine) -> None:
+    old = SqliteBus(tmp_path / "old.db")
     live_in(old)
     export_log(old, tmp_path / "log.jsonl")
 
-    import_log(new, tmp_path / "log.jsonl")
-    (lane,) = new.call(Claim(worker="new", agents=("A",), limit=9, lease_s=60)).lanes
-    repeat = new.call(Append(records=(mail("A", "c0", "m0"), NewRecord("note:0", {"n": 0}))))
+    import_log(server_log, tmp_path / "log.jsonl")
+    (lane,) = server_log.call(Claim(worker="new", agents=("A",), limit=9, lease_s=60)).lanes
+    repeat = server_log.call(Append(records=(mail("A", "c0", "m0"), NewRecord("note:0", {"n": 0}))))
 
     assert [record.id for record in lane.mail] == ["c0-m3"]
     assert repeat.repeat
-    assert new.call(Append(records=(NewRecord("log:x", {}),))).seqs == (11,)
+    assert server_log.call(Append(records=(NewRecord("log:x", {}),))).seqs == (11,)
     old.close()
-    new.close()
 
 
 def test_a_log_with_records_takes_no_import(tmp_path: Path) -> None:
@@ -147,11 +168,9 @@ def test_a_backup_of_sqlite_opens_as_a_log(tmp_path: Path) -> None:
     copy.close()
 
 
-def test_a_backup_of_redis_is_an_export(tmp_path: Path, redis_server: RedisServer) -> None:
-    bus = RedisBus(redis_server.url, prefix="backup")
-    live_in(bus)
+def test_a_backup_of_a_server_is_an_export(tmp_path: Path, server_log: Engine) -> None:
+    live_in(server_log)
 
-    backup(bus, tmp_path / "copy.jsonl")
+    backup(server_log, tmp_path / "copy.jsonl")
 
     assert check_export(tmp_path / "copy.jsonl").rows > 0
-    bus.close()

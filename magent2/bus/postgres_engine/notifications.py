@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 
 import orjson
 from psycopg import sql
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 NOTIFY_PAUSE_S = 0.005  # between two notifications of a process; what changes meanwhile goes with the next one
 NOTIFICATION_MAX_BYTES = 7500  # PostgreSQL takes less than 8000
 NOTIFICATIONS_MAX = 16  # per sending; if more topics have changed, the others are told to sweep
+UNSENT_TOPICS_MAX = 10_000  # likewise, while the server cannot be reached
 SWEEP_S = 5.0
 SWEEP_OVERLAP_MS = 60_000  # a topic that was listed this long before the last sweep may have been committed after it
 TOPICS_PER_SWEEP = 2000  # names in one statement
@@ -107,6 +109,7 @@ class NotificationThread:
         self._unsent: dict[str, int] = {}  # topic → version; 0 for a lane that became ready
         self._unsent_listed: set[str] = set()
         self._unsent_erasure = False  # whether content of earlier records was removed
+        self._too_many = False  # changes to name them all
         self._received: deque[bytes] = deque()
         self._seen: dict[str, int] = {}  # versions of watched topics
         self._listed_seen: dict[str, int] = {}
@@ -128,8 +131,17 @@ class NotificationThread:
             self._unsent.update(versions)
             self._unsent_listed |= changes.listed
             self._unsent_erasure |= changes.erased
-            self._seen.update(versions)
+            if len(self._unsent) > UNSENT_TOPICS_MAX:
+                self._unsent, self._unsent_listed, self._too_many = {}, set(), True
+            self._note(versions)
         self.wake()
+
+    def _note(self, versions: Mapping[str, int]) -> None:
+        """Note versions of topics that are watched. The caller holds the lock."""
+        for topic, version in versions.items():
+            known = self._seen.get(topic)
+            if known is not None and known < version:
+                self._seen[topic] = version
 
     def wake(self) -> None:
         if not self._woken:
@@ -195,7 +207,7 @@ class NotificationThread:
             return
 
     def _serve(self, connection: Connection) -> None:
-        channel = f"magent2.{self._server.schema}"[:63]
+        channel = f"magent2_{blake2b(self._server.schema.encode(), digest_size=16).hexdigest()}"
         connection.add_notify_handler(lambda notification: self._received.append(notification.payload.encode()))
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         # Before this, notifications were missed. The server may be another one, which counts from other versions.
@@ -212,7 +224,7 @@ class NotificationThread:
             while not self._stopping:
                 self._receive(connection)
                 now = time.monotonic()
-                has_unsent = bool(self._unsent) or self._unsent_erasure
+                has_unsent = bool(self._unsent) or self._unsent_erasure or self._too_many
                 if has_unsent and now >= self._send_at:
                     self._send_unsent(connection, channel)
                     self._send_at = time.monotonic() + NOTIFY_PAUSE_S
@@ -238,9 +250,7 @@ class NotificationThread:
                 continue
             changed, listed, erased = orjson.loads(text)
             with self._lock:
-                self._seen.update(
-                    {topic: version for topic, version in changed.items() if version and topic in self._seen}
-                )
+                self._note(changed)
             if erased:
                 self._hub.drop_kept()
             self._hub.notify(changed, listed)
@@ -250,10 +260,11 @@ class NotificationThread:
             unsent, self._unsent = self._unsent, {}
             listed, self._unsent_listed = self._unsent_listed, set()
             erased, self._unsent_erasure = self._unsent_erasure, False
-        if not unsent and not erased:
+            too_many, self._too_many = self._too_many, False
+        if not unsent and not erased and not too_many:
             return
         texts = _notifications(unsent, listed, erased)
-        if len(texts) > NOTIFICATIONS_MAX:
+        if too_many or len(texts) > NOTIFICATIONS_MAX:
             texts = [SWEEP_NOW, _text({}, set(), erased)]
         connection.execute(
             "SELECT pg_notify(%s, text) FROM unnest(%s::text[]) AS n (text)",

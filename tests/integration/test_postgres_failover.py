@@ -105,7 +105,7 @@ def is_refused(bus: PostgresBus, operation: Append) -> bool:
 
 
 def test_clients_find_the_promoted_server_and_callers_wait_for_a_bounded_time(
-    pair: PostgresPair, open_bus: OpenBus
+    pair: PostgresPair, open_bus: OpenBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus, impatient = open_bus(), open_bus(retry_for_s=IMPATIENT_S)
     bus.call(put(1))
@@ -126,6 +126,7 @@ def test_clients_find_the_promoted_server_and_callers_wait_for_a_bounded_time(
     assert numbers(bus) == [1, 2, 3]
     bus.call(Settle(owner=lane.owner, mail=(lane.mail[0].ref,)))
     assert not claim_one(bus, "w2").lanes
+    assert caplog.messages.count("a standby of the postgres log was promoted") == 2  # once per bus
 
 
 def test_watches_hear_of_changes_on_the_promoted_server(
@@ -240,6 +241,18 @@ def test_several_hosts_without_a_synchronous_standby_are_warned_about(
         assert "synchronous_standby_names" in warnings_of(bus)
     with closing(PostgresBus(postgres_server.url, prefix=prefix)) as bus:
         assert "synchronous_standby_names" not in warnings_of(bus)
+
+
+def test_a_server_that_does_not_tell_its_timeline_can_be_used(
+    postgres_server: PostgresServer, postgres_schemas: Schemas
+) -> None:
+    function = "FUNCTION pg_walfile_name(pg_lsn)"
+    execute(postgres_server.admin_url, f"REVOKE EXECUTE ON {function} FROM PUBLIC")
+    try:
+        with closing(PostgresBus(postgres_server.url, prefix=postgres_schemas.new_name())) as bus:
+            assert bus.call(put(1)).seqs == (1,)
+    finally:
+        execute(postgres_server.admin_url, f"GRANT EXECUTE ON {function} TO PUBLIC")
 
 
 def test_a_url_that_may_choose_a_standby_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import set_json_loads
 
 from magent2.errors import SettingsError, UnsupportedServer
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -43,11 +46,8 @@ REPLY_TIMEOUT_S = 70.0  # longer than a statement may take: after this, the serv
 
 # With these, a client only ever uses a primary.
 _FIND_PRIMARY = ("read-write", "primary")
-_FACTS = (
-    "SELECT pg_backend_pid(), current_setting('server_encoding'), pg_is_in_recovery(),"
-    " CASE WHEN pg_is_in_recovery() THEN 0"
-    " ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END"
-)
+_FACTS = "SELECT pg_backend_pid(), current_setting('server_encoding'), pg_is_in_recovery()"
+_TIMELINE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -171,16 +171,27 @@ class ServerAddress:
             raise UnsupportedServer(
                 f"the database at {self} has the encoding {row[1]}; create one with ENCODING 'UTF8'"
             )
-        _, _, is_standby, timeline = row
         place = f"{connection.info.host}:{connection.info.port}"
-        if is_standby:
+        if row[2]:
             raise errors.ReadOnlySqlTransaction(f"{place} is a standby")
+        timeline = _timeline_of(connection)
         if timeline < self._timeline:
             raise errors.ReadOnlySqlTransaction(
                 f"{place} is an old primary: it is on timeline {timeline}, and a server on timeline {self._timeline}"
                 " was promoted; stop it, and make it a standby of the other one"
             )
+        if 0 < self._timeline < timeline:
+            log.warning("a standby of the postgres log was promoted", extra={"server": place, "timeline": timeline})
         self._timeline = timeline
+
+
+def _timeline_of(connection: Connection) -> int:
+    """Return the timeline of a primary; 0 if its provider does not let users ask."""
+    try:
+        row = connection.execute(_TIMELINE).fetchone()
+    except (errors.FeatureNotSupported, errors.InsufficientPrivilege, errors.UndefinedFunction):
+        return 0
+    return 0 if row is None else int(row[0])
 
 
 def _split_hosts(found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from tests.support.audit import STARTED, append_findings, assert_clean, series_f
 from tests.support.numbered_appends import append_id, numbered_append
 from tests.support.postgres_server import PostgresPair, PostgresServer
 from tests.support.processes import ProcessGroup
+from tests.support.service_pool import ServicePool
 from tests.support.waiting import eventually
 from tests.support.worker_pool import WorkerPool
 
@@ -43,6 +44,7 @@ APPENDS_BEFORE_DEATH_MAX = 200
 APPENDS_AFTER_DEATH = 50
 RUNS_AFTER_DEATH = 10
 LANES, WORKERS = 20, 2
+MESSAGES, CONVERSATIONS = 30, 10  # of worker services, per death
 DEADLINE_S = 120.0  # for progress after a death, on a busy machine
 
 
@@ -198,6 +200,33 @@ def test_standbys_that_are_promoted_in_turn_have_everything_once(
         pair.rejoin()
 
     survive_deaths(url, process_group, rng, kill_and_restore, DEATHS_SOAK)
+
+
+@pytest.mark.soak
+def test_worker_services_answer_every_message_once_while_servers_die(
+    pair: PostgresPair, process_group: ProcessGroup, rng: random.Random
+) -> None:
+    url = pair.url
+    with closing(connect(url)) as engine:
+        pool = ServicePool(url, engine, process_group, rng)
+        for _ in range(WORKERS):
+            pool.start_worker()
+        pool.await_ready()
+        for death in range(DEATHS_SOAK):
+            for number in range(MESSAGES):
+                pool.post(f"message {death}-{number}", f"c{number % CONVERSATIONS}")
+            pool.wait_for(rng.randint(1, MESSAGES // 2))
+            if death % 2:
+                pair.fail_over()
+                pool.wait_for(1)
+                pair.rejoin()
+            else:
+                pair.primary.kill()
+                pair.primary.start()
+        pool.wait_for(pool.posted())
+        outcomes = pool.drain_all()
+        assert_clean(pool.findings())
+        print(f"{DEATHS_SOAK} deaths, {pool.posted()} messages, {pool.takeovers()} takeovers, {dict(outcomes)}")
 
 
 # --- claims, which are not synced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx2
@@ -13,12 +13,14 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append
+from magent2.bus.postgres import PostgresBus
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.gateway.access.auth import Access
 from magent2.gateway.limits import GatewayLimits
 from magent2.token import TokenFile
 from tests.support.gateway import ServedGateway, last_id, message, parse_frames, serve_gateway
+from tests.support.postgres_server import FAST, PostgresServer
 from tests.support.redis_server import RedisServer, skip_if_left_out
 from tests.support.waiting import DEADLINE_S
 from tests.support.worker_fixture import until
@@ -314,12 +316,28 @@ async def test_a_wrong_token_a_foreign_host_and_a_foreign_origin_are_refused_on_
 # --- the bus is away
 
 
-@pytest.mark.redis
-async def test_during_a_bus_outage_sends_fail_by_name_and_streams_resume_afterwards(tmp_path: Path) -> None:
+@pytest.fixture(
+    params=[pytest.param("redis", marks=pytest.mark.redis), pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer | PostgresServer]:
+    """A server that keeps what it acknowledged."""
+    if request.param == "postgres":
+        with PostgresServer(FAST) as postgres:
+            postgres.start()
+            yield postgres
+        return
     skip_if_left_out()
-    server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
-    server.start()
-    bus = RedisBus(server.url, retry_for_s=0.3)
+    redis = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
+    redis.start()
+    yield redis
+    redis.stop()
+
+
+async def test_during_a_bus_outage_sends_fail_by_name_and_streams_resume_afterwards(
+    server: RedisServer | PostgresServer,
+) -> None:
+    bus_type = RedisBus if isinstance(server, RedisServer) else PostgresBus
+    bus = bus_type(server.url, retry_for_s=0.3)
     try:
         async with serve_gateway(bus, limits=GatewayLimits(heartbeat_s=0.2)) as served:
             await served.client.post("/send", json=message("before", id="m1"))
@@ -343,7 +361,6 @@ async def test_during_a_bus_outage_sends_fail_by_name_and_streams_resume_afterwa
             assert await resume_until(served.client, "/stream/one", 0, 2) == [1, 2]
     finally:
         await bus.aclose()
-        server.stop()
 
 
 @pytest.mark.redis

@@ -29,10 +29,14 @@ from magent2.errors import (
     StorageUnwritable,
     UnsupportedServer,
 )
-from tests.support.audit import whole_log
+from magent2.worker.lane_run import Outcome
+from tests.support.audit import assert_clean, whole_log
 from tests.support.pgbouncer import PgBouncer
-from tests.support.postgres_server import FAST, ROLE, PostgresPair, PostgresServer, Schemas
+from tests.support.postgres_server import FAST, ROLE, PostgresServer, Schemas
+from tests.support.run_audit import run_findings
+from tests.support.runners import GatedRunner
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import run_worker, send, until
 
 pytestmark = pytest.mark.postgres
 
@@ -40,7 +44,7 @@ SECRET = "open-sesame"  # pragma: allowlist secret
 GUARDED, WEAK, FULL = "guarded", "weak", "full"  # a role with a password, one without rights, one without connections
 TOPIC = "stream:one"
 STUCK_S = 60.0  # a bus that waits for a thread of the tools would wait for ever
-RETRY_S = 0.5
+RETRY_S = 0.3
 
 Run = Callable[[str, Operation[object]], object]
 
@@ -187,25 +191,42 @@ async def test_tools_that_occupy_the_default_executor_do_not_keep_the_bus_from_c
     assert first.seq == 1
 
 
+# --- a server that is away
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    with PostgresServer(FAST) as server:
+        server.start()
+        yield server
+
+
+@pytest.mark.parametrize("end", [PostgresServer.stop, PostgresServer.kill])
+async def test_runs_go_on_when_the_server_comes_back(
+    own_server: PostgresServer, end: Callable[[PostgresServer], None]
+) -> None:
+    bus, runner = PostgresBus(own_server.url, retry_for_s=RETRY_S), GatedRunner()
+    sent = [(send(bus, text), text) for text in ("before", "behind")]
+    async with run_worker(bus, runner) as service:
+        await until(lambda: runner.begun)
+        await asyncio.to_thread(end, own_server)
+        with pytest.raises(BusUnavailable):
+            await bus.acall(put())
+        await asyncio.to_thread(own_server.start)
+        runner.gate.set()
+        sent.append((await asyncio.to_thread(send, bus, "after"), "after"))
+        await until(lambda: service.outcomes[Outcome.ANSWERED] == 3)
+
+    assert_clean(run_findings(sent, whole_log(bus, TOPIC), whole_log(bus, "history:one")))
+    await bus.aclose()
+
+
 # --- servers that will not do
 
 
 def test_a_database_in_another_encoding_is_refused(server: PostgresServer, run: Run) -> None:
     with pytest.raises(UnsupportedServer, match=r"LATIN1.*UTF8"):
         run(address(server, database="latin"), put())
-
-
-def test_a_standby_is_refused_by_name_and_the_primary_is_found_among_several() -> None:
-    with PostgresPair(FAST) as pair:
-        pair.start()
-        run_sync(pair.primary.url, put(1))
-        bus = PostgresBus(pair.standby.url, retry_for_s=RETRY_S)
-
-        with pytest.raises(BusUnavailable, match="standby"):
-            bus.call(put(2))
-        bus.close()
-        hosts = f"127.0.0.1:{pair.standby.port},127.0.0.1:{pair.primary.port}"
-        assert run_sync(f"postgresql://{ROLE}@{hosts}/{ROLE}", put(2))
 
 
 def test_a_pooler_is_refused_by_name(postgres_server: PostgresServer, run: Run) -> None:

@@ -19,8 +19,8 @@ TOPICS_SHOWN = 10
 def describe(url: str | None) -> None:
     """Open a bus and print which log it is, with its first topics.
 
-    URL is memory://, sqlite:///FILE or redis://HOST. Without it MAGENT2_BUS_URL is opened, then REDIS_URL, then the
-    SQLite file in the data folder.
+    URL is memory://, sqlite:///FILE, redis://HOST or postgresql://HOST/DATABASE. Without it MAGENT2_BUS_URL is opened,
+    then REDIS_URL, then the SQLite file in the data folder.
     """
     settings = Settings.read()
     bus = connect(url, settings)

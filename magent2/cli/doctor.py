@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,13 +155,22 @@ def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
         try:
             info = bus.call(Info())
             bus.call(WRITE_PROBE)
+            started = time.monotonic()
+            bus.call(WRITE_PROBE)  # the first one may have opened a connection
+            write_ms = 1000 * (time.monotonic() - started)
             findings = list(check_token_on_bus(bus, settings))
         finally:
             bus.close()
     except Magent2Error as error:
         yield Finding("fail", "bus", f"{shown}: {error}")
         return
-    facts = (info.engine, f"schema {info.schema}", f"log {info.log_id}", *info.details)
+    facts = (
+        info.engine,
+        f"schema {info.schema}",
+        f"log {info.log_id}",
+        *info.details,
+        f"a write took {write_ms:.1f} ms",
+    )
     yield Finding("ok", "bus", f"{shown} ({', '.join(facts)})")
     for warning in info.warnings:
         yield Finding("warn", "bus", warning)
@@ -193,7 +203,7 @@ def check_processes(url: str | None) -> Iterator[Finding]:
             yield Finding("fail", "serve", f"{name} must be a number from 1 to {limits[name]}, not {text[:40]!r}")
             return
     if given and printable_bus_url(url).strip().startswith("memory:"):
-        fix = f"name a SQLite file or a Redis server with --bus, or unset {' and '.join(given)}"
+        fix = f"name a SQLite file, a Redis or a PostgreSQL server with --bus, or unset {' and '.join(given)}"
         yield Finding("fail", "serve", f"several processes cannot share memory://; {fix}")
     elif given:
         count = sum(int(given.get(name, "1")) for name in limits)

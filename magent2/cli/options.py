@@ -74,7 +74,8 @@ def bus_option(command: F) -> F:
         metavar="URL",
         envvar=["MAGENT2_BUS_URL", "REDIS_URL"],
         show_envvar=True,
-        help="memory://, sqlite:///FILE or redis://HOST. Default: a SQLite file in the data folder.",
+        help="memory://, sqlite:///FILE, redis://HOST or postgresql://HOST/DATABASE."
+        " Default: a SQLite file in the data folder.",
     )(command)
 
 
@@ -94,7 +95,8 @@ def open_bus(url: str | None) -> Iterator[Engine]:
 
     if url is not None and url.strip() == "memory://":
         raise click.UsageError(
-            "memory:// is a new, empty log in every process; name a SQLite file or a Redis server with --bus"
+            "memory:// is a new, empty log in every process; name a SQLite file, a Redis or a PostgreSQL server"
+            " with --bus"
         )
     bus = connect(url)
     try:

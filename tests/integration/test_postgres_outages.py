@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -31,6 +32,7 @@ from magent2.errors import (
 )
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import assert_clean, whole_log
+from tests.support.command_line import CommandLine
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres_server import FAST, ROLE, PostgresServer, Schemas
 from tests.support.run_audit import run_findings
@@ -359,3 +361,19 @@ def test_a_closed_bus_raises_a_named_error(opened: Engine) -> None:
         opened.call(put())
     with pytest.raises(Magent2Error, match="closed"):
         asyncio.run(opened.acall(put()))
+
+
+# --- what operators see
+
+
+def test_doctor_tells_of_the_server_and_its_settings(
+    postgres_server: PostgresServer, name: str, tmp_path: Path
+) -> None:
+    with CommandLine(tmp_path, MAGENT2_BUS_URL=f"{postgres_server.url}?prefix={name}") as magent2:
+        done = magent2.run("doctor", "--url", "http://127.0.0.1:1")
+
+    about = [line for line in done.lines if line.split()[1] == "bus"]
+    for part in ("postgres, schema 1", "PostgreSQL 1", "0 standby servers connected", "a write took"):
+        assert part in about[0]
+    assert [line.split()[2] for line in about[1:]] == ["fsync", "full_page_writes"]
+    assert all(line.startswith("warn") for line in about[1:])

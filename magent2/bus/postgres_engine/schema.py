@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from psycopg import sql
 
@@ -17,7 +17,14 @@ SCHEMA = 1
 # Schema n → the function that migrates to n + 1. All steps of one migration share a transaction.
 MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
 
-_CHECKED_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "synchronous_standby_names")
+_CHECKED_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "synchronous_standby_names", "autovacuum")
+_STATE = (
+    "SELECT current_setting('server_version'),"
+    " (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::float8 FROM pg_class c"
+    " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind = 'r'),"
+    " count(s), CASE WHEN bool_and(s.sync_state IS NOT NULL) THEN"
+    " count(s) FILTER (WHERE s.sync_state IN ('sync', 'quorum')) END FROM pg_stat_replication s"
+)
 
 
 def prepare(connection: Connection, schema: str) -> None:
@@ -76,11 +83,21 @@ def _schema_of(facts: Mapping[str, str]) -> int:
 def log_info(connection: Connection, server: ServerAddress) -> LogInfo:
     facts = _facts(connection, server.schema) or {}
     warnings = tuple(_warnings(connection, server.has_several_hosts))
-    return LogInfo("postgres", _schema_of(facts), facts["log_id"], facts["release"], warnings)
+    details = tuple(_details(connection, server.schema))
+    return LogInfo("postgres", _schema_of(facts), facts["log_id"], facts["release"], warnings, details)
+
+
+def _details(connection: Connection, schema: str) -> Iterator[str]:
+    ((version, size_bytes, standbys, synchronous),) = connection.execute(_STATE, (schema,)).fetchall()
+    yield f"PostgreSQL {version}"
+    yield f"tables of {size_bytes / 1e6:.1f} MB"
+    # A user without the rights of a monitor sees that there are standbys, but not of which kind.
+    kind = "" if synchronous is None else f" ({synchronous} synchronous)"
+    yield f"{standbys} standby servers connected{kind}"
 
 
 def _warnings(connection: Connection, has_standbys: bool) -> list[str]:
-    """Settings under which an acknowledged write can be lost."""
+    """Settings under which an acknowledged write can be lost, or the tables grow without end."""
     rows = connection.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_CHECKED_SETTINGS),))
     found = {str(name): str(setting) for name, setting in rows}
     warnings = [
@@ -88,6 +105,8 @@ def _warnings(connection: Connection, has_standbys: bool) -> list[str]:
         for name in ("fsync", "full_page_writes", "synchronous_commit")
         if found.get(name) == "off"
     ]
+    if found.get("autovacuum") == "off":
+        warnings.append("autovacuum is off: the tables grow with every message; set it to on")
     if has_standbys and not found.get("synchronous_standby_names"):
         warnings.append(
             "synchronous_standby_names is empty, and the URL names several hosts: a promotion loses the acknowledged"

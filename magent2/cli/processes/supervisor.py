@@ -88,7 +88,8 @@ def serve_processes(options: ServeOptions, start: StartProgram = start_program) 
     """
     if printable_bus_url(options.bus).strip().startswith("memory:"):
         raise SettingsError(
-            "memory:// is a log in one process; for several name a SQLite file or a Redis server with --bus,"
+            "memory:// is a log in one process; for several name a SQLite file, a Redis or a PostgreSQL server with"
+            " --bus,"
             " or leave out --workers and --gateways"
         )
     tls_verification()

@@ -125,6 +125,11 @@ class PostgresBus(EngineBase):
     def _all_threads(self) -> tuple[OperationThreads, ...]:
         return self._writer, self._claimer, self._maintainer, self._readers, self._scrub_threads
 
+    @property
+    def usage(self) -> ConnectionUsage:
+        """How many connections are in use now, for metrics."""
+        return ConnectionUsage(self)
+
     def _threads(self, name: str, run: RunGroup, **limits: int) -> OperationThreads:
         return OperationThreads(name, self._connect, run, str(self._server), self._retry_s, **limits)
 
@@ -270,6 +275,21 @@ class PostgresBus(EngineBase):
         for threads in self._all_threads:
             threads.close()
         self._hub.close()
+
+
+class ConnectionUsage:
+    """The connections of a bus that run an operation, and the operations that wait for one."""
+
+    def __init__(self, bus: PostgresBus) -> None:
+        self._bus = bus
+
+    @property
+    def busy(self) -> int:
+        return sum(threads.busy for threads in self._bus._all_threads)
+
+    @property
+    def waiting(self) -> int:
+        return sum(threads.waiting for threads in self._bus._all_threads)
 
 
 _BUSES: weakref.WeakSet[PostgresBus] = weakref.WeakSet()

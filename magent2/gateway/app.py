@@ -95,6 +95,8 @@ def create_app(  # noqa: PLR0913  one parameter per part of the process
     Without `proxy`, forwarding headers are ignored. `share` is for an address that several gateways serve.
     """
     access, limits, metrics = access or Access(), limits or GatewayLimits(), metrics or Metrics()
+    if metrics.bus is not None:
+        metrics.bus.read_usage_of(bus)
     app = GatewayApp(
         title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_FASTAPI_TELEMETRY
     )

@@ -59,6 +59,42 @@ class BoundedLabel:
         return name
 
 
+class PlaceUsage(Protocol):
+    """Places that are limited in number: how many are in use, and how many callers wait for one."""
+
+    @property
+    def busy(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
+class BusConnections:
+    """How many connections of the process's bus are in use. Only an engine with few of them counts this."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauge = Gauge(
+            "magent2_bus_connections",
+            "Connections of the bus that run an operation, and operations that wait for one",
+            ("state",),
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
+        self._places: PlaceUsage | None = None
+
+    def read_usage_of(self, bus: object) -> None:
+        """Read the use of the connections whenever the metrics are requested."""
+        self._places = getattr(bus, "usage", None)
+        if self._places is not None:
+            self._gauge.labels("busy").set_function(partial(getattr, self._places, "busy"))
+            self._gauge.labels("waiting").set_function(partial(getattr, self._places, "waiting"))
+
+    def copy_usage(self) -> None:
+        """Set the values now, for processes whose metrics other processes read."""
+        if self._places is not None:
+            self._gauge.labels("busy").set(self._places.busy)
+            self._gauge.labels("waiting").set(self._places.waiting)
+
+
 class Metrics:
     """The metrics of one gateway, in a registry of its own unless one is given.
 
@@ -66,8 +102,10 @@ class Metrics:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, exposed: CollectorRegistry | None = None) -> None:
+        is_shared = registry is not None  # its other user counts the connections of the bus
         self.registry = registry = registry or new_registry()
         self._exposed = exposed or registry
+        self.bus = None if is_shared else BusConnections(registry)
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._requests = Counter(
             "magent2_requests", "Requests answered", ("route", "method", "status"), registry=registry
@@ -106,6 +144,11 @@ class Metrics:
             registry=registry,
         )
 
+    def copy_usage(self) -> None:
+        """Set what is read on request now, for processes whose metrics other processes read."""
+        if self.bus is not None:
+            self.bus.copy_usage()
+
     def count_request(self, route: str, method: str, status: int, taken_s: float) -> None:
         # Looking a label up costs more than counting, so each combination is looked up once.
         key = (route, method, status)
@@ -125,20 +168,13 @@ class Metrics:
         return generate_latest(self._exposed)
 
 
-class PlaceUsage(Protocol):
-    """Places that are limited in number: how many are in use, and how many callers wait for one."""
-
-    @property
-    def busy(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-
-
 class RunMetrics:
     """The metrics of one worker, in a registry of its own unless one is given."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        is_shared = registry is not None  # with the gateway of the process, which counts the connections of the bus
         self.registry = registry = registry or new_registry()
+        self.bus = None if is_shared else BusConnections(registry)
         self.running = Gauge("magent2_runs_running", "Runs in progress", multiprocess_mode="livesum", registry=registry)
         self._runs = Counter(
             "magent2_runs", "Attempts at runs that have ended", ("agent", "outcome"), registry=registry
@@ -219,6 +255,8 @@ class RunMetrics:
 
     def copy_usage(self) -> None:
         """Set the values of `read_usage_of` now, for processes whose metrics other processes read."""
+        if self.bus is not None:
+            self.bus.copy_usage()
         for gauge, places in self._usage:
             gauge.labels("busy").set(places.busy)
             gauge.labels("waiting").set(places.waiting)

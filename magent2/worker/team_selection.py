@@ -69,6 +69,8 @@ class ServedTeam:
         retry = self.retry
         if observer is not None and observer.metrics is not None:
             observer.metrics.read_usage_of(self.runner.tool_threads, self.runner.sandbox)
+            if observer.metrics.bus is not None:
+                observer.metrics.bus.read_usage_of(bus)
         service = WorkerService(
             bus,
             self.current_runners,

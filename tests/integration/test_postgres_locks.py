@@ -15,6 +15,8 @@ from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim, Operation, OwnedAppend, Pending, Settle
 from magent2.bus.records import ClaimedLane, ClaimResult, NewRecord
+from magent2.gateway.app import create_app
+from magent2.telemetry.metrics import Metrics
 from magent2.worker.lane_run import Outcome
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.postgres_server import PostgresServer, Schemas
@@ -145,3 +147,25 @@ async def test_a_stop_that_a_claim_has_left_outside_its_lane_is_passed_on_after_
         await until(lambda: service.outcomes[Outcome.STOPPED])
 
     assert (runner.begun, runner.ended) == (["hello"], [])
+
+
+def test_metrics_tell_of_operations_that_wait_for_a_connection(
+    bus: Engine, postgres_server: PostgresServer, schema: str
+) -> None:
+    metrics = Metrics()
+    create_app(bus, metrics=metrics)
+    lane = claimed_lane(bus)
+    append = OwnedAppend(owner=lane.owner, n=1, records=(NewRecord(f"stream:{CONVERSATION}", {"token": 1}),))
+
+    def shown(state: str) -> float | None:
+        return metrics.registry.get_sample_value("magent2_bus_connections", {"state": state})
+
+    with waiting_write(postgres_server, schema, bus, append):
+        behind = [threading.Thread(target=bus.call, args=(Append(records=(mail(n),)),)) for n in (2, 3)]
+        for thread in behind:
+            thread.start()
+        eventually(lambda: (shown("busy"), shown("waiting")) == (1.0, 2.0))
+    for thread in behind:
+        thread.join()
+
+    eventually(lambda: (shown("busy"), shown("waiting")) == (0.0, 0.0))

@@ -59,8 +59,9 @@ class OperationThreads:
         self._closed = False
 
     @property
-    def connections(self) -> int:
-        return len(self._threads)
+    def busy(self) -> int:
+        """Number of threads that run an operation, each on its connection."""
+        return len(self._threads) - self._idle
 
     @property
     def waiting(self) -> int:

@@ -11,6 +11,8 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from magent2.background import keep_running
@@ -64,6 +66,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+@asynccontextmanager
+async def copied_usage(copy_usage: Callable[[], None]) -> AsyncIterator[None]:
+    """Copy metrics that only this process knows again and again, so that other processes can read them."""
+
+    async def copy_and_pause() -> None:
+        copy_usage()
+        await asyncio.sleep(USAGE_COPY_S)
+
+    copying = asyncio.create_task(keep_running("copy usage", copy_and_pause), name="magent2-usage")
+    try:
+        yield
+    finally:
+        copying.cancel()
+
+
 class SupervisedProcess:
     """One process of a supervisor, from its settings to its end."""
 
@@ -84,19 +101,22 @@ class SupervisedProcess:
         folder = Path(settings.folder)
         share = CountsFile(folder / COUNTS_FILE, settings.gateways).share(settings.number - 1)
 
+        metrics = Metrics(exposed=stored_registry(folder))
+
         async def run(tracer: Tracer) -> None:
             self._follow_supervisor(team.registry)
-            await run_gateway(
-                resources,
-                None,
-                lambda: self.channel.report(Report(drain_s=limits.drain_s)),
-                self._stop,
-                Catalogue(team.registry, builtins=builtins, kind=kind, folder=team.folder),
-                limits=limits,
-                metrics=Metrics(exposed=stored_registry(folder)),
-                tracer=tracer,
-                share=share,
-            )
+            async with copied_usage(metrics.copy_usage):
+                await run_gateway(
+                    resources,
+                    None,
+                    lambda: self.channel.report(Report(drain_s=limits.drain_s)),
+                    self._stop,
+                    Catalogue(team.registry, builtins=builtins, kind=kind, folder=team.folder),
+                    limits=limits,
+                    metrics=metrics,
+                    tracer=tracer,
+                    share=share,
+                )
 
         with traced_process() as tracer:
             run_on_loop(run(tracer))
@@ -120,17 +140,11 @@ class SupervisedProcess:
         team = choose_team(settings.agents, settings.model, settings.config_file, without_key="demo")
         import_model_client()
         metrics = RunMetrics()
-
-        async def copy_usage() -> None:
-            metrics.copy_usage()
-            await asyncio.sleep(USAGE_COPY_S)
-
         ready = Report(drain_s=team.limits.get("run_drain_s", DRAIN_S))
 
         async def run(tracer: Tracer) -> None:
             self._follow_supervisor(team.registry)
-            copying = asyncio.create_task(keep_running("copy usage", copy_usage), name="magent2-usage")
-            try:
+            async with copied_usage(metrics.copy_usage):
                 await run_worker(
                     connect(settings.bus),
                     team,
@@ -138,8 +152,6 @@ class SupervisedProcess:
                     on_ready=lambda: self.channel.report(ready),
                     stop=self._stop,
                 )
-            finally:
-                copying.cancel()
 
         with traced_process() as tracer:
             run_on_loop(run(tracer))

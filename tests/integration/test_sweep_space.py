@@ -1,12 +1,14 @@
-"""A sweep gives space back: SQLite to the file system, Redis to the memory of the server."""
+"""A sweep gives space back: SQLite to the file system, Redis to the memory of the server, PostgreSQL to its tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
+from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append
@@ -17,6 +19,7 @@ from magent2.bus.sqlite import SqliteBus
 from magent2.bus.sqlite_engine import writer
 from magent2.sessions.sweep import sweep_log
 from tests.support.audit import whole_log
+from tests.support.postgres_server import PostgresServer, Schemas
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -92,3 +95,23 @@ def test_the_stream_of_a_redis_log_takes_less_memory_after_a_sweep(redis_server:
     assert copies == []
     assert [record.seq for record in whole_log(bus, "stream:one")[:2]] == [TOKENS + 1, 2 * TOKENS + 2]
     bus.close()
+
+
+@pytest.mark.postgres
+def test_the_tables_of_a_postgres_log_do_not_grow_with_what_sweeps_remove(
+    postgres_server: PostgresServer, postgres_schemas: Schemas
+) -> None:
+    schema = postgres_schemas.new_name()
+    bus = connect(f"{postgres_server.url}?prefix={schema}")
+    sizes = []
+    with psycopg.connect(postgres_server.url, autocommit=True) as client:
+        for _ in range(3):
+            answer_often(bus)
+            sweep(bus)
+            client.execute(f"VACUUM {schema}.records")  # as autovacuum does
+            ((size,),) = client.execute("SELECT pg_relation_size(%s)", (f"{schema}.records",)).fetchall()
+            sizes.append(size)
+    bus.close()
+
+    print(sizes)
+    assert sizes[2] < 1.2 * sizes[0]

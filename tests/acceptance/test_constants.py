@@ -47,6 +47,7 @@ SHARED_NAMES = {
     "POLL_S": "of a SQLite file; of a v1 bus",
     "READS": "operations of SQLite; of PostgreSQL",
     "REFUSALS": "of the log; of a model",
+    "REPLY_TIMEOUT_S": "of Redis; of PostgreSQL",
     "REPLY_TO": "a field of events; the description of an argument",
     "RESULT_MAX_CHARS": "on a terminal; in an event",
     "RETRY_FOR_S": "of engines on a server, a chat and a command",

@@ -12,7 +12,7 @@ from magent2.bus.log import Log
 from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.runners import AsyncRunner, Event, output
 from tests.support.waiting import until
 from tests.support.worker_fixture import envelope, outputs, run_worker
@@ -37,7 +37,7 @@ class SlowRuns:
         yield output(asked, str(asked.content))
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

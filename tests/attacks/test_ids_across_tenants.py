@@ -20,7 +20,7 @@ from magent2.mail.addressing import envelope_digest
 from magent2.mail.delivery import DeliveryResult, SendOptions, deliver, find_mail
 from magent2.models.address import chat_topic, control_topic
 from magent2.models.envelope import MessageEnvelope
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.gateway import app_client, message
 from tests.support.keys import ACCESS, KeyHolder, create_key_holder
 
@@ -28,7 +28,7 @@ ANN, BOB = "user:ann", "user:bob"
 CONVERSATIONS = {ANN: "anns", BOB: "bobs"}
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -12,7 +12,7 @@ from tests.support.engines import ENGINES, new_engines
 from tests.support.postgres_server import Schemas
 
 STEPS = 40
-EXAMPLES = {"memory": 60, "sqlite": 20, "redis": 20, "postgres": 20}
+EXAMPLES = {"memory": 60, "sqlite": 20, "redis": 20, "postgres": 10}
 SOAK_STEPS = 120
 SOAK_EXAMPLES = {"memory": 3000, "sqlite": 500, "redis": 500, "postgres": 500}
 

@@ -25,7 +25,7 @@ from tests.support.api.cases import REFUSALS as OF_TALK
 from tests.support.api.cases import SUCCESSES as TALK
 from tests.support.api.directory_cases import PEOPLE_ELSEWHERE, PEOPLE_REFUSALS, PEOPLE_SUCCESSES, settle
 from tests.support.api.server import ApiServer, api_server, shared_engines
-from tests.support.engines import ENGINES
+from tests.support.engines import DISTINCT_ENGINES
 from tests.support.gateway import Event, parse_frames
 from tests.support.waiting import eventually
 
@@ -39,7 +39,7 @@ SUCCESSES, REFUSALS = [*TALK, *PEOPLE_SUCCESSES], [*OF_TALK, *PEOPLE_REFUSALS]
 OF_RUNS = ("run_failed", "run_stopped")
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=DISTINCT_ENGINES)
 def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
     with api_server(shared_engines(request.param, request)) as server:
         yield server

@@ -13,14 +13,14 @@ from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.models.address import conversation_topics
 from tests.support.api.server import ApiServer, api_server, shared_engines
-from tests.support.engines import ENGINES
+from tests.support.engines import DISTINCT_ENGINES
 from tests.support.routes import TABLE, Request
 
 SECRET = "what only bob has said"  # pragma: allowlist secret
 OWN = sorted(key for key, row in TABLE.items() if row.right == "own")
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=DISTINCT_ENGINES)
 def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
     with api_server(shared_engines(request.param, request)) as server:
         with server.client(server.bob) as bob:

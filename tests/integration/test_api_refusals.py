@@ -12,11 +12,11 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Trim
 from magent2.mail.registration import register_agent
 from tests.support.api.sessions import api, create
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.gateway import message
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     bus = new_engines(request.param, request)()
     yield bus

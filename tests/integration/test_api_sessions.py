@@ -14,7 +14,7 @@ from magent2.gateway.limits import GatewayLimits
 from magent2.sessions.history import sum_usage
 from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work, types
 from tests.support.audit import whole_log
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
 from tests.support.worker_fixture import history
 
@@ -24,7 +24,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     bus = new_engines(request.param, request)()
     yield bus

@@ -18,7 +18,7 @@ from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX
 from magent2.worker.lane_run import Outcome
 from tests.support.api.sessions import api, create
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.steerable_run import SteerableAgent, receipts, seen_steers
 from tests.support.worker_fixture import AGENT, run_worker, stream, until
 
@@ -28,7 +28,7 @@ ROSTER = Roster(
 )
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     bus = new_engines(request.param, request)()
     yield bus

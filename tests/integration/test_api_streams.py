@@ -25,7 +25,7 @@ from tests.support.api.sessions import (
     team_at_work,
     until_served,
 )
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.worker_fixture import until
 
 WRITERS, FOLLOWERS, MESSAGES = 8, 8, 4
@@ -34,7 +34,7 @@ DEADLINE_S = 30.0
 FOLLOW_DEADLINE_S = 120.0  # of a follower, from before the first message to after the last
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     bus = new_engines(request.param, request)()
     yield bus

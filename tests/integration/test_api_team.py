@@ -24,11 +24,11 @@ from magent2.sessions.store import SessionStore, routing_id
 from magent2.tools.default_tools import STANDARD
 from magent2.tools.registry import ToolRegistry, tool
 from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work, types, until_served
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.worker_fixture import history, stream, until
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     bus = new_engines(request.param, request)()
     yield bus

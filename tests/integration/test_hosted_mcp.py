@@ -14,7 +14,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.sessions.approvals import ApprovalDecision, decide_approval, find_approvals
 from magent2.tools.builtins import BuiltinTools
 from magent2.worker.lane_run import Outcome
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.model_server import ModelServer, Reply
 from tests.support.team import DESK, mail, roster, team_on, work
 from tests.support.worker_fixture import outputs, stream
@@ -39,7 +39,7 @@ def call(name: str) -> dict[str, Any]:
     return {**request(name), "type": "mcp_call", "id": f"mcp_{name}", "output": "gone", "error": None}
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -32,6 +32,9 @@ ENGINES = (
     pytest.param("redis", marks=pytest.mark.redis),
     pytest.param("postgres", marks=pytest.mark.postgres),
 )
+# For suites of the layers above the bus. Memory runs the statements of SQLite, so they run once. What a file adds is in
+# the conformance suite and in the tests with several processes.
+DISTINCT_ENGINES = tuple(kind for kind in ENGINES if kind != "sqlite")
 
 
 def spoil_next_record(engine: Engine, topic: str, connection: sqlite3.Connection) -> None:

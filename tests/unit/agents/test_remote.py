@@ -11,12 +11,12 @@ from magent2.bus.interface import Engine
 from magent2.context import BusMessage
 from magent2.errors import IdConflict, InvalidInput, NoActiveRun
 from magent2.worker.lane_run import Outcome
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.steerable_run import SteerableAgent, receipts, shown_steers
 from tests.support.worker_fixture import AGENT, run_worker, send, until
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

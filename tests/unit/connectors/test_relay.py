@@ -36,7 +36,7 @@ from magent2.mail.retry_policy import DELIVERY_RETRY, RetryPolicy
 from magent2.models.address import entity_topic, relay_agent
 from magent2.sessions.store import create_session, delete_session
 from tests.support.engine_wrappers import BeforeFirst
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.fake_receivers import FakeConnector
 from tests.support.flaky_engine import UnavailableReads, UnexpectedErrors
 from tests.support.waiting import until
@@ -48,7 +48,7 @@ QUICK = RetryPolicy(first_s=0.001, max_s=0.002, jitter=0.5, give_up_after_s=3600
 IMPATIENT = RetryPolicy(first_s=0.001, max_s=0.002, jitter=0.5, give_up_after_s=0.02)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     run_sync(engine, create_session, "one", "user:ann")

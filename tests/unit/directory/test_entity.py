@@ -12,7 +12,7 @@ from magent2.bus.records import NewRecord, Record
 from magent2.bus.retry import CONFLICT_TRIES_MAX
 from magent2.directory.entity import PAGE, EntityKind, change_entity, create_entity, find_entity, list_entities
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 
 
 def _begin(entity: str, record: Record) -> list[str]:
@@ -26,7 +26,7 @@ def _apply(words: list[str], record: Record) -> list[str]:
 WORDS = EntityKind("word", _begin, _apply)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -28,13 +28,13 @@ from magent2.tools.messaging.directory_messages import ChannelSend, FriendSend, 
 from magent2.tools.sending import definition_of
 from tests.support.directory_fixture import channel_messages, open_channel, open_swarm, populate_directory
 from tests.support.engine_wrappers import EngineWrapper
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.sending import Facts
 
 OPERATIONS_MAX = 200  # an erasure that takes more is stuck
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     populate_directory(engine)

@@ -22,7 +22,7 @@ from magent2.directory.users import (
     request_friendship,
 )
 from magent2.errors import InvalidInput, NotFriends
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 
 PENDING = Friendship("ann|bob", "pending", "ann")
 FRIENDS = Friendship("ann|bob", "friends", "ann")
@@ -30,7 +30,7 @@ APART = Friendship("ann|bob", "apart", "ann", waits="ann", cool_ms=1000)
 WEEK_MS = int(COOL_DOWN_S * 1000)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

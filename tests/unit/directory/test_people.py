@@ -48,10 +48,10 @@ from magent2.directory.users import (
 )
 from magent2.errors import AddressError, InvalidInput, NameTaken, NotAContact, NotAMember, UnknownEntity
 from magent2.sessions.store import create_session
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -16,12 +16,12 @@ from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
 from tests.support.engine_wrappers import BeforeFirst, OperationCounter
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 
 ANN, BOB = "user:ann", "user:bob"
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -18,13 +18,13 @@ from magent2.mail.delivery import deliver
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.approvals import Approval, ApprovalDecision, decide_approval, find_approvals
 from magent2.worker.lane_run import LaneRun, Outcome
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.journaled_runs import CallbackModel, CrashingBus, Items, work_until_crash
 from tests.support.steerable_run import pending_mail, receipts, steer
 from tests.support.worker_fixture import AGENT, command, envelope, history, outputs, run_worker, send, stream, until
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -21,7 +21,7 @@ from magent2.sessions.history import History, read_history, settings_record
 from magent2.sessions.message_outcome import find_message_progress
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.flaky_engine import UnexpectedErrors
 from tests.support.runners import AsyncRunner, Event, output
 from tests.support.worker_fixture import AGENT, claim_one, history, kinds, outputs, send, stream
@@ -29,7 +29,7 @@ from tests.support.worker_fixture import AGENT, claim_one, history, kinds, outpu
 LATER = 6  # runs after which the first one is not in the history any more
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

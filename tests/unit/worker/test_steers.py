@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.worker.lane_run import Outcome
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.runners import SyncRunner, output
 from tests.support.steerable_run import (
     SteerableAgent,
@@ -22,7 +22,7 @@ from tests.support.steerable_run import (
 from tests.support.worker_fixture import AGENT, history, kinds, outputs, run_worker, send, stream, until
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

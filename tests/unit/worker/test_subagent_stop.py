@@ -24,7 +24,7 @@ from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.service import WorkerService
 from tests.support.api.sessions import team_at_work
 from tests.support.audit import whole_log
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.journaled_runs import CallbackModel, CrashingBus, results_in, work_until_crash
 from tests.support.sending import Facts
 from tests.support.steerable_run import receipts, steer
@@ -34,7 +34,7 @@ from tests.support.worker_fixture import AGENT, claim_one, command, history, kin
 HELPER = "helper"
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -20,14 +20,14 @@ from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.lane_run import Outcome
 from tests.support.api.sessions import team_at_work
 from tests.support.engine_wrappers import BeforeFirst
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.sending import Facts as CallerFacts
 from tests.support.sending import scope_of
 from tests.support.subagents import subagent_team
 from tests.support.worker_fixture import history, outputs, send, stream, until
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
     yield engine

@@ -142,6 +142,7 @@ class ChecksOwner(EngineWrapper):
         return super().answer(operation)
 
 
+@pytest.mark.parametrize("bus", ["memory"], indirect=True)  # a bus that is dead costs `LEAVE_MAX_S` on every engine
 async def test_a_sweep_that_was_cut_off_is_continued_where_it_stopped(
     bus: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

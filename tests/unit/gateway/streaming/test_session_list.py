@@ -25,7 +25,7 @@ from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import create_session, delete_session, post_message
 from tests.support.engine_wrappers import EngineWrapper
-from tests.support.engines import ENGINES, new_engines
+from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.waiting import until
 
 USERS = [f"user{number}" for number in range(50)]
@@ -54,7 +54,7 @@ class Reader:
     def wake(self) -> None: ...
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DISTINCT_ENGINES)
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[OperationLog]:
     bus = OperationLog(new_engines(request.param, request)())
     yield bus

@@ -26,6 +26,7 @@ class TestPostgresBus(BusContract):
     schema = 1
     persistent = True
     shared = True
+    one_driver = True
 
     @pytest.fixture
     def opener(self, postgres_server: PostgresServer, postgres_schemas: Schemas) -> EngineOpener:

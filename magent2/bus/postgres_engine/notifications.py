@@ -33,7 +33,7 @@ from magent2.models.address import KIND_MARK, chat_topic
 
 log = logging.getLogger(__name__)
 
-NOTIFY_PAUSE_S = 0.005  # between two notifications of a process; what changes meanwhile goes with the next one
+NOTIFY_PAUSE_S = 0.002  # between two notifications of a process; what changes meanwhile goes with the next one
 NOTIFICATION_MAX_BYTES = 7500  # PostgreSQL takes less than 8000
 NOTIFICATIONS_MAX = 16  # per sending; if more topics have changed, the others are told to sweep
 UNSENT_TOPICS_MAX = 10_000  # likewise, while the server cannot be reached

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -30,6 +31,8 @@ from tests.contracts.bus.transfer import TransferTests
 from tests.contracts.bus.validation import ValidationTests
 
 DRIVERS = {"sync": SyncDriver, "async": AsyncDriver}
+# Suites in which several threads or tasks meet.
+MEETINGS = {suite.__module__ for suite in (AppendTests, AtomicityTests, FollowTests, ConcurrencyTests)}
 
 
 class BusContract(
@@ -69,12 +72,23 @@ class BusContract(
                         but time.
     `jump_clock`        a method that sets the wall clock of the log `main` forward or back by some seconds.
 
-    Each test runs through both drivers: `sync` (`engine.call`) and `async` (`engine.acall` on one event loop).
+    Each test runs through both drivers: `sync` (`engine.call`) and `async` (`engine.acall` on one event loop). With
+    `one_driver`, a test runs through one of them, except where several threads or tasks meet. That is enough for an
+    engine whose two interfaces differ only in how the caller waits.
     """
 
     schema = 3  # of a log that this release creates
     persistent = False
     shared = False
+    one_driver = False
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "bus" not in metafunc.fixturenames:
+            return
+        drivers = list(DRIVERS)
+        if self.one_driver and metafunc.function.__module__ not in MEETINGS:
+            drivers = [drivers[crc32(metafunc.function.__name__.encode()) % len(drivers)]]
+        metafunc.parametrize("bus", drivers, indirect=True)
 
     @pytest.fixture
     def opener(self) -> EngineOpener:
@@ -89,7 +103,7 @@ class BusContract(
     def jump_clock(self, seconds: float) -> None:
         pytest.skip("the test class does not define jump_clock")
 
-    @pytest.fixture(params=list(DRIVERS))
+    @pytest.fixture
     def bus(self, request: pytest.FixtureRequest, opener: EngineOpener) -> Iterator[BusDriver]:
         driver = DRIVERS[request.param](opener("main"))
         yield driver

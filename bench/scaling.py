@@ -41,14 +41,10 @@ Part = Callable[[Figures, CostScale], None]
 
 def measure(engine: str, make_store: Callable[[], AbstractContextManager[Store]]) -> Part:
     def measured(figures: Figures, scale: CostScale) -> None:
-        with make_store() as store:
-            with processes(store.url, store.server_s) as found:
-                short = _message_us(found, scale, WORD)
-                long = _message_us(found, scale, WORD * scale.words)
-            before = store.sizes()
-            with processes(store.url, store.server_s) as found:
-                run(answered_s(found.gateway, new_names(scale.messages), scale.messages, lambda: ()))
-            sizes = {place: (size - before[place]) / scale.messages for place, size in store.sizes().items()}
+        with make_store() as store, processes(store.url, store.server_s) as found:
+            short = _message_us(found, scale, WORD)
+            long = _message_us(found, scale, WORD * scale.words)
+        sizes = _conversation_bytes(make_store, scale)
         for part, first, second in zip(PARTS_OF_SERVICE, short, long, strict=True):
             token = (second - first) / (scale.words - 1)
             figures.add(f"{engine}_{part}_message_us", first - token, "without its tokens")
@@ -57,6 +53,18 @@ def measure(engine: str, make_store: Callable[[], AbstractContextManager[Store]]
             figures.add(f"{engine}_conversation_{place}_bytes", size, "one message and its answer of one token")
 
     return measured
+
+
+def _conversation_bytes(make_store: Callable[[], AbstractContextManager[Store]], scale: CostScale) -> dict[str, float]:
+    """How much the store grows with each conversation, in a store that has some already and nothing else."""
+    with make_store() as store:
+        seen = []
+        for _ in range(2):
+            with processes(store.url, store.server_s) as found:
+                run(answered_s(found.gateway, new_names(scale.messages), scale.messages, lambda: ()))
+            seen.append(store.sizes())
+    before, after = seen
+    return {place: (after[place] - before[place]) / scale.messages for place in after}
 
 
 def _message_us(found: Processes, scale: CostScale, text: str) -> list[float]:

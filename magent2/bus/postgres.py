@@ -41,7 +41,7 @@ from magent2.bus.operations import (
 )
 from magent2.bus.postgres_engine import lanes, reads, transfer
 from magent2.bus.postgres_engine.clock import LogClock
-from magent2.bus.postgres_engine.connection import Connection, ServerAddress
+from magent2.bus.postgres_engine.connection import Connection, PostgresAddress
 from magent2.bus.postgres_engine.maintenance import MAINTENANCE, SCRUB_MAX_BYTES, ScrubWait
 from magent2.bus.postgres_engine.notifications import NotificationHub
 from magent2.bus.postgres_engine.schema import log_info, prepare
@@ -96,7 +96,7 @@ class PostgresBus(EngineBase):
         payload_max_bytes: int = PAYLOAD_MAX_BYTES,
         retry_for_s: float = RETRY_FOR_S,
     ) -> None:
-        self._server = ServerAddress.parse(url or DEFAULT_URL, DEFAULT_PREFIX if prefix is None else prefix)
+        self._server = PostgresAddress.parse(url or DEFAULT_URL, DEFAULT_PREFIX if prefix is None else prefix)
         self._payload_max_bytes = payload_max_bytes
         self._retry_for_s = retry_for_s
         self._clock = LogClock()

@@ -1,4 +1,4 @@
-"""Watches to which an engine hands over the records that its own process appends, so that nobody has to read them."""
+"""Watches that get the records which their own process appends, so that their readers need not read the log."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from magent2.bus.operations import Append, Claim, Operation
 from magent2.bus.postgres import READS, PostgresBus
 from magent2.bus.postgres_engine import lanes
 from magent2.bus.postgres_engine.clock import LogClock
-from magent2.bus.postgres_engine.connection import ServerAddress
+from magent2.bus.postgres_engine.connection import PostgresAddress
 from magent2.bus.records import NewRecord
 from tests.contracts.bus import BusContract
 from tests.contracts.bus.driver import EngineOpener
@@ -51,7 +51,7 @@ class TestPostgresBus(BusContract):
 
     def count_work(self, engine: Engine, operation: Operation[Any]) -> int:
         """Count the entries of indexes and the rows of tables that the server reads in this transaction."""
-        address = ServerAddress.parse(self.url, self.schemas["main"])
+        address = PostgresAddress.parse(self.url, self.schemas["main"])
         with closing(address.connect()) as connection, connection.transaction():
             if isinstance(operation, Claim):
                 lanes.claim(connection, operation, LogClock())

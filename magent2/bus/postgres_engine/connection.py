@@ -79,7 +79,7 @@ def _limit(gen: PQGen[R], limit_s: float) -> PQGen[R]:
         return result
 
 
-class ServerAddress:
+class PostgresAddress:
     """Where the log is: parameters of libpq, and the schema.
 
     With several hosts, `connect` takes the first that is a primary, beginning with the last one used: a host that does
@@ -96,7 +96,7 @@ class ServerAddress:
         self._timeline = 0  # the highest that was found
 
     @classmethod
-    def parse(cls, url: str, prefix: str) -> ServerAddress:
+    def parse(cls, url: str, prefix: str) -> PostgresAddress:
         if not 0 < len(prefix.encode()) <= PREFIX_MAX_BYTES or not prefix.isprintable() or prefix.startswith("pg_"):
             raise SettingsError(
                 f"invalid prefix {prefix[:80]!r}: it names a schema, so use 1 to {PREFIX_MAX_BYTES} bytes of printable"
@@ -182,7 +182,7 @@ class ServerAddress:
             )
         if 0 < self._timeline < timeline:
             log.warning("a standby of the postgres log was promoted", extra={"server": place, "timeline": timeline})
-        self._timeline = timeline
+        self._timeline = max(self._timeline, timeline)  # other threads connect at the same time
 
 
 def _timeline_of(connection: Connection) -> int:

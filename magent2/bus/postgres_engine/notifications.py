@@ -22,7 +22,7 @@ import orjson
 from psycopg import sql
 
 from magent2.background import log_error
-from magent2.bus.postgres_engine.connection import Connection, ServerAddress
+from magent2.bus.postgres_engine.connection import Connection, PostgresAddress
 from magent2.bus.postgres_engine.errors import translate
 from magent2.bus.postgres_engine.functions import render
 from magent2.bus.postgres_engine.reads import rows
@@ -56,7 +56,7 @@ _NOW = render("SELECT now_ms$v()")
 class NotificationHub(RecordHub):
     """The watches of this process. `committed` tells them and the other processes of a commit."""
 
-    def __init__(self, connect: Callable[[], Connection], server: ServerAddress) -> None:
+    def __init__(self, connect: Callable[[], Connection], server: PostgresAddress) -> None:
         super().__init__()
         self._connect = connect
         self._server = server
@@ -99,7 +99,7 @@ class NotificationHub(RecordHub):
 class NotificationThread:
     """Sends and receives the notifications of a process, and sweeps."""
 
-    def __init__(self, hub: NotificationHub, connect: Callable[[], Connection], server: ServerAddress) -> None:
+    def __init__(self, hub: NotificationHub, connect: Callable[[], Connection], server: PostgresAddress) -> None:
         self.is_listening = False
         self._connect = connect
         self._hub = hub

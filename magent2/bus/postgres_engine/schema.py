@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from psycopg import sql
 
 from magent2 import __version__
-from magent2.bus.postgres_engine.connection import Connection, ServerAddress
+from magent2.bus.postgres_engine.connection import Connection, PostgresAddress
 from magent2.bus.postgres_engine.functions import FUNCTIONS, TABLES, VERSION
 from magent2.bus.records import LogInfo
 from magent2.errors import SchemaTooNew, StorageCorrupt
@@ -80,7 +80,7 @@ def _schema_of(facts: Mapping[str, str]) -> int:
     return found
 
 
-def log_info(connection: Connection, server: ServerAddress) -> LogInfo:
+def log_info(connection: Connection, server: PostgresAddress) -> LogInfo:
     facts = _facts(connection, server.schema) or {}
     warnings = tuple(_warnings(connection, server.has_several_hosts))
     details = tuple(_details(connection, server.schema))

@@ -160,7 +160,7 @@ class LogServer:
 
 
 def _run(connection: BlockingConnection, exchange: Exchange[None]) -> None:
-    """Execute an exchange on a connection that nobody else uses yet."""
+    """Execute an exchange on a connection that is not in use yet."""
     try:
         command = next(exchange)
         while True:

@@ -343,7 +343,7 @@ DECLARE
     passed_over boolean;
     taken bigint[];
 BEGIN
-    -- A lost claim is an unclaimed lane (decision 46), so nobody waits until it is on disk.
+    -- A lost claim is an unclaimed lane (decision 46), so it is acknowledged before it is on disk.
     PERFORM set_config('synchronous_commit', 'off', true);
     now_ms := log_ms$v(expected_ms);
     more := false;

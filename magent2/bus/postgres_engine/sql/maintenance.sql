@@ -1,6 +1,6 @@
 -- Retention, erasing, deleting, blobs.
 
--- Lock a topic; return its number, or NULL if it does not exist.
+-- Lock a topic and return its row; all columns are NULL if it does not exist.
 CREATE FUNCTION lock_topic$v(topic text) RETURNS topics LANGUAGE sql VOLATILE AS $$
     SELECT t.* FROM topics t WHERE t.name = topic FOR UPDATE
 $$;
@@ -10,7 +10,7 @@ CREATE FUNCTION ask_for_scrub$v() RETURNS void LANGUAGE sql VOLATILE AS $$
     UPDATE scrub SET asked_ms = CASE WHEN requests = 0 THEN now_ms$v() ELSE asked_ms END, requests = requests + 1
 $$;
 
--- Drop the records of a topic up to a seq, and remember their ids, so that a late repeat is still recognized.
+-- Drop these records of a topic, and remember their ids, so that a late repeat is still recognized.
 CREATE FUNCTION drop_records$v(topic bigint, seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     newest bigint;

@@ -101,12 +101,12 @@ def _redis(url: str, settings: Settings) -> Engine:
 def _postgres(url: str, settings: Settings) -> Engine:
     try:
         from magent2.bus.postgres import PostgresBus
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("psycopg"):
+    except ImportError as error:
+        if "psycopg" not in str(error):  # also its own error if it finds no libpq
             raise
         raise SettingsError(
-            "a PostgreSQL bus needs the package psycopg: install magent2-runtime[postgres], for example with"
-            " pip install 'magent2-runtime[postgres]'"
+            "a PostgreSQL bus needs the package psycopg with libpq: install magent2-runtime[postgres], for example with"
+            f" pip install 'magent2-runtime[postgres]' ({' '.join(str(error).split())})"
         ) from error
     address, prefix = split_prefix(url)
     return PostgresBus(address, prefix=prefix, payload_max_bytes=settings.payload_max_bytes)

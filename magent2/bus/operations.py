@@ -553,11 +553,13 @@ class Delete(Operation[None]):
     With a conversation, in the same step: its lanes are removed and their owners fenced. Its copies in other topics are
     erased before the operation returns; if the process dies in between, the next `Scrub` erases them.
     A topic that does not exist is marked as deleted too. No operation returns the content any more; `Scrub` says when
-    the storage holds no copy of it either.
+    the storage holds no copy of it either. Without `scrub`, the bytes may stay until the storage is scrubbed for
+    another reason or uses the space again.
     """
 
     topics: tuple[str, ...]
     conversation: str | None = None
+    scrub: bool = True
 
     def __post_init__(self) -> None:
         _check_range("the number of topics", len(self.topics), 1, RECORDS_PER_APPEND_MAX)
@@ -569,7 +571,7 @@ class Delete(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class Expire(Operation[bool]):
-    """Delete a conversation, as `Delete` of its topics does, unless it is in use. Returns whether it was deleted.
+    """Delete a conversation, as `Delete` without `scrub` does, unless it is in use. Returns whether it was deleted.
 
     It is in use if a record or a head was written to one of its topics in the last `idle_s` seconds, or if mail of it
     waits or is being processed. The check and the deletion are one step, so no message is lost between them.

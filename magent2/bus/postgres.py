@@ -20,7 +20,6 @@ from magent2.bus.operations import (
     Describe,
     Dump,
     Erase,
-    Expire,
     Find,
     GetBlob,
     Info,
@@ -77,7 +76,7 @@ READS: dict[type[AnyOperation], Callable[[Connection, Any], object]] = {
 }
 WRITES = (Append, OwnedAppend, Settle, Later)
 LEASES = (Claim, Renew, Leave)
-DELETIONS = (Delete, Erase, Expire)
+DELETIONS = (Delete, Erase)
 
 
 class PostgresBus(EngineBase):

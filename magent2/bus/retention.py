@@ -1,6 +1,8 @@
 """Retention policies: which records, conversations and blobs a sweep removes, and after what time.
 
-By default only the drafts of messages that are complete are removed. Everything else stays until a policy names it.
+By default only the drafts of messages that are complete are removed, blobs that no record has named for a week, and
+schedules that ended a month ago.
+Everything else stays until a policy names it.
 `sessions/sweep.py` applies a policy to a log.
 """
 
@@ -18,6 +20,10 @@ from magent2.bus.records import TrimResult
 # Twenty times that leaves room for clocks that differ and for a gateway with a larger `send_max_s`.
 TOKENS_AFTER_S = 600.0
 SWEEP_EVERY_S = 300.0
+# A blob is named by a record moments after it was stored. A gateway or worker that dies in between leaves it behind.
+# Messages that a run holds while it waits for an approval name theirs later: within `approval_max_s`, by default a day.
+BLOBS_AFTER_S = 7 * 86_400.0
+SCHEDULES_AFTER_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,9 @@ class RetentionPolicy:
     `mail`                  mail in agents' inboxes that is settled
     `dead_letters`          mail that no agent could process
     `idle_conversations_s`  whole conversations without activity for this long
+    `files_max_age_s`       files that were uploaded this long ago
     `blobs_after_s`         blobs that no record names
+    `schedules_after_s`     schedules that ended this long ago
     """
 
     tokens_after_s: float | None = TOKENS_AFTER_S
@@ -60,7 +68,9 @@ class RetentionPolicy:
     mail: TopicRetention = UNLIMITED
     dead_letters: TopicRetention = UNLIMITED
     idle_conversations_s: float | None = None
-    blobs_after_s: float | None = None
+    files_max_age_s: float | None = None
+    blobs_after_s: float | None = BLOBS_AFTER_S
+    schedules_after_s: float | None = SCHEDULES_AFTER_S
     sweep_every_s: float = SWEEP_EVERY_S  # time between the end of a sweep and the next one
 
 

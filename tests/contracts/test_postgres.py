@@ -10,15 +10,27 @@ import pytest
 from psycopg import sql
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Claim, Operation
+from magent2.bus.operations import Append, Claim, Describe, Operation
 from magent2.bus.postgres import READS, PostgresBus
 from magent2.bus.postgres_engine import lanes
 from magent2.bus.postgres_engine.clock import LogClock
-from magent2.bus.postgres_engine.connection import PostgresAddress
+from magent2.bus.postgres_engine.connection import Connection, PostgresAddress
+from magent2.bus.postgres_engine.writes import WriteGroup
 from magent2.bus.records import NewRecord
+from magent2.settings import PAYLOAD_MAX_BYTES
 from tests.contracts.bus import BusContract
 from tests.contracts.bus.driver import EngineOpener
 from tests.support.postgres_server import PostgresServer, Schemas
+
+
+def rows_read(connection: Connection) -> int:
+    """Return how many entries of indexes and rows of tables the server has read, in this transaction or just before."""
+    rows = connection.execute(
+        "SELECT sum(pg_stat_get_xact_tuples_returned(oid)) FROM pg_class"
+        " WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')"
+    )
+    (count,) = rows.fetchone() or (0,)
+    return int(count)
 
 
 @pytest.mark.postgres
@@ -57,13 +69,32 @@ class TestPostgresBus(BusContract):
                 lanes.claim(connection, operation, LogClock())
             else:
                 READS[type(operation)](connection, operation)
-            rows = connection.execute(
-                "SELECT sum(pg_stat_get_xact_tuples_returned(oid)) FROM pg_class"
-                " WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')"
-            )
-            (count,) = rows.fetchone() or (0,)
-            return int(count)
+            return rows_read(connection)
 
     def jump_clock(self, seconds: float) -> None:
         """Change the offset to the server's clock: the engine sees the same sum as when the clock itself is set."""
         self._execute(f"UPDATE clock SET ahead_ms = ahead_ms + {round(seconds * 1000)}")
+
+
+@pytest.mark.postgres
+def test_an_append_reads_no_whole_table_although_all_were_empty_when_its_plan_was_made(
+    postgres_schemas: Schemas, postgres_server: PostgresServer
+) -> None:
+    schema = postgres_schemas.new_name()
+    with closing(PostgresBus(postgres_server.url, prefix=schema)) as bus:
+        bus.call(Describe(("stream:a",)))  # creates the tables
+    with closing(PostgresAddress.parse(postgres_server.url, schema).connect()) as connection:
+
+        def append(*topics: str) -> int:
+            group = WriteGroup(PAYLOAD_MAX_BYTES)
+            group.add(Append(records=tuple(NewRecord(topic, {}, f"in {topic}") for topic in topics)))
+            with connection.transaction():  # between two of them, the server may reset what it has counted
+                before = rows_read(connection)
+                group.run(connection, LogClock())
+                return rows_read(connection) - before
+
+        connection.execute("VACUUM ANALYZE topics, records, old_ids")
+        append("stream:first")
+        few = append("stream:second")
+        append(*(f"stream:{number}" for number in range(500)))
+        assert append("stream:last") <= 2 * few

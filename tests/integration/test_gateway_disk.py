@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from magent2.bus.sqlite import SqliteBus
 from tests.support.audit import whole_log
 from tests.support.gateway import message, serve_gateway
 from tests.support.redis_server import RedisServer, skip_if_left_out
+from tests.support.small_disk import fill_disk, small_disk
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
 
 DISK_SIZE = "4m"
@@ -82,23 +81,11 @@ async def fill(client: httpx2.AsyncClient) -> tuple[int, httpx2.Response]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, which the test can fill."""
+def disk_folder(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = shutil.which("mount")
-    command = [str(mount), "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a file system can be mounted only with privileges")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a failed test may have files open
-
-
-def fill_disk(ballast: Path) -> None:
-    """Write a file until the file system has no room."""
-    with ballast.open("wb", buffering=0) as file:
-        while free := shutil.disk_usage(ballast.parent).free:
-            file.write(b"x" * free)
+    with small_disk(folder, DISK_SIZE):
+        yield folder
 
 
 async def becomes_ready(client: httpx2.AsyncClient) -> None:
@@ -108,18 +95,18 @@ async def becomes_ready(client: httpx2.AsyncClient) -> None:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def test_a_gateway_on_a_full_disk_is_not_ready_before_it_has_refused_a_message(small_disk: Path) -> None:
-    bus = SqliteBus(small_disk / "log.db")
+async def test_a_gateway_on_a_full_disk_is_not_ready_before_it_has_refused_a_message(disk_folder: Path) -> None:
+    bus = SqliteBus(disk_folder / "log.db")
     async with serve_gateway(bus) as house:
         assert (await house.client.post("/send", json=message("before", id="m1"))).status_code == 200
-        fill_disk(small_disk / "ballast")
+        fill_disk(disk_folder / "ballast")
 
         full = await house.client.get("/ready")
         assert (full.status_code, full.json()["code"]) == (503, "not_ready")
         assert "the bus takes no writes: no space left" in full.json()["detail"]
         assert (await house.client.post("/send", json=message("full", id="m2"))).status_code == 507
 
-        (small_disk / "ballast").unlink()
+        (disk_folder / "ballast").unlink()
         await becomes_ready(house.client)
         assert (await house.client.post("/send", json=message("full", id="m2"))).status_code == 200
     bus.close()

@@ -13,7 +13,21 @@ import pytest
 
 from magent2.bus import postgres
 from magent2.bus.connect import connect
-from magent2.bus.operations import OLDEST, Append, Claim, Info, OwnedAppend, Read, Renew, Settle
+from magent2.bus.operations import (
+    OLDEST,
+    Append,
+    Claim,
+    Compact,
+    Delete,
+    Describe,
+    Expire,
+    Info,
+    OwnedAppend,
+    Read,
+    Renew,
+    Settle,
+    Trim,
+)
 from magent2.bus.postgres import PostgresBus
 from magent2.bus.postgres_engine import connection, notifications
 from magent2.bus.records import ClaimResult, NewRecord
@@ -217,14 +231,40 @@ def test_an_append_waits_for_the_synchronous_standby(pair: PostgresPair, open_bu
     waiting = threading.Thread(target=bus.call, args=(put(2),))
     waiting.start()
 
-    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    with psycopg.connect(pair.primary.admin_url, autocommit=True) as connection:
-        eventually(lambda: connection.execute(waits).fetchall())
+    await_waiting_commit(pair.primary)
     assert waiting.is_alive()
     pair.standby.start()
 
     waiting.join(DEADLINE_S)
     assert numbers(bus) == [1, 2]
+
+
+def await_waiting_commit(primary: PostgresServer) -> None:
+    """Wait until a commit waits for the standby."""
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with psycopg.connect(primary.admin_url, autocommit=True) as connection:
+        eventually(lambda: connection.execute(waits).fetchall())
+
+
+def test_a_deletion_waits_for_the_synchronous_standby_and_retention_does_not(
+    pair: PostgresPair, open_bus: OpenBus
+) -> None:
+    bus = open_bus()
+    draft, text = NewRecord(TOPIC, {}, draft="d"), NewRecord(TOPIC, {}, closes="d")
+    bus.call(Append(records=(draft, text, NewRecord("stream:two", {}))))
+    pair.standby.kill()
+
+    assert bus.call(Compact(TOPIC, 0.0)).dropped == 1
+    assert bus.call(Trim(TOPIC, keep=0)).dropped == 1
+    eventually(lambda: bus.call(Expire("one", 0.0)))
+    deleting = threading.Thread(target=bus.call, args=(Delete(("stream:two",), conversation="two"),))
+    deleting.start()
+    await_waiting_commit(pair.primary)
+    assert deleting.is_alive()
+    pair.standby.start()
+
+    deleting.join(DEADLINE_S)
+    assert [info.deleted for info in bus.call(Describe((TOPIC, "stream:two")))] == [True, True]
 
 
 # --- one server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TypeVar
 
 import psycopg
@@ -13,7 +13,7 @@ from psycopg import sql
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Claim, Operation, OwnedAppend, Pending, Settle
+from magent2.bus.operations import Append, Claim, Delete, Lanes, Operation, OwnedAppend, Pending, Settle
 from magent2.bus.records import ClaimedLane, ClaimResult, NewRecord
 from magent2.gateway.app import create_app
 from magent2.telemetry.metrics import Metrics
@@ -145,6 +145,82 @@ async def test_a_stop_that_a_claim_has_left_outside_its_lane_is_passed_on_after_
             before = counting.unfinished
             await until(lambda: counting.unfinished > before + 2)
         await until(lambda: service.outcomes[Outcome.STOPPED])
+
+    assert (runner.begun, runner.ended) == (["hello"], [])
+
+
+def delete_conversation() -> Delete:
+    return Delete((f"stream:{CONVERSATION}", f"history:{CONVERSATION}"), conversation=CONVERSATION)
+
+
+@contextmanager
+def unfinished_claim(server: PostgresServer, schema: str, url: str) -> Iterator[None]:
+    """A claim that has put its mail into lanes and does not commit before the end of the block."""
+    with psycopg.connect(server.url) as setup:  # a row to wait for
+        setup.execute(sql.SQL("INSERT INTO {}.turns VALUES (%s, '', 1)").format(sql.Identifier(schema)), (AGENT,))
+    with closing(connect(url)) as bus:
+        with held_row(server, schema, "turns"):
+            thread = threading.Thread(target=bus.call, args=(claim("w2"),))
+            waited = waiting(server)
+            thread.start()
+            eventually(lambda: waiting(server) > waited)
+            yield
+        thread.join()
+
+
+def waiting(server: PostgresServer) -> int:
+    with psycopg.connect(server.admin_url, autocommit=True) as admin:
+        ((count,),) = admin.execute(WAITING).fetchall()
+    return int(count)
+
+
+def test_a_deletion_leaves_no_lane_of_a_first_claim_that_has_not_committed(
+    bus: Engine, postgres_server: PostgresServer, schema: str, url: str
+) -> None:
+    bus.call(Append(records=(mail(1), NewRecord(f"stream:{CONVERSATION}", {}))))
+    deleting = threading.Thread(target=bus.call, args=(delete_conversation(),))
+
+    with unfinished_claim(postgres_server, schema, url):
+        deleting.start()
+        eventually(lambda: waiting(postgres_server) == 2 or not deleting.is_alive())
+    deleting.join()
+
+    assert bus.call(Lanes(AGENT)) == ()
+    assert bus.call(claim("w3")).lanes == ()
+
+
+def test_a_deletion_leaves_no_lane_of_mail_that_came_after_it_began(
+    bus: Engine, postgres_server: PostgresServer, schema: str, url: str
+) -> None:
+    bus.call(Append(records=(NewRecord(f"stream:{CONVERSATION}", {}),)))
+    deleting = threading.Thread(target=bus.call, args=(delete_conversation(),))
+    with ExitStack() as claiming, closing(connect(url)) as sender:
+        with held_row(postgres_server, schema, f"topics WHERE name = 'stream:{CONVERSATION}'"):
+            deleting.start()
+            eventually(lambda: waiting(postgres_server) == 1)  # the deletion has looked for inboxes
+            sender.call(Append(records=(mail(1),)))
+            claiming.enter_context(unfinished_claim(postgres_server, schema, url))
+        eventually(lambda: waiting(postgres_server) == 2 or not deleting.is_alive())
+    deleting.join()
+
+    assert bus.call(Lanes(AGENT)) == ()
+    assert bus.call(claim("w3")).lanes == ()
+
+
+async def test_a_stop_from_before_the_start_of_a_worker_reaches_a_run_that_began_without_it(
+    bus: Engine, postgres_server: PostgresServer, schema: str
+) -> None:
+    """All claims of the start find the inbox locked, so the stop is outside its lane when the run begins."""
+    runner = GatedRunner()
+    send(bus, "hello")
+    bus.call(claim("w0", limit=0))  # the message is in its lane
+    command(bus, "stop")
+    with held_row(postgres_server, schema, f"inboxes WHERE agent = '{AGENT}'") as other_claim:
+        async with run_worker(bus, runner) as service:
+            await until(lambda: runner.begun)
+            other_claim.rollback()
+
+            await until(lambda: service.outcomes[Outcome.STOPPED])
 
     assert (runner.begun, runner.ended) == (["hello"], [])
 

@@ -7,18 +7,21 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Read
 from magent2.bus.postgres import PostgresBus
 from magent2.bus.postgres_engine import notifications
 from magent2.bus.records import NewRecord
 from magent2.bus.watch import Watch
 from magent2.models.address import topics_of_kind
 from tests.support.postgres_server import PostgresServer, Schemas
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.postgres
 
 MANY = 300
+SHORT_SWEEP_S = 0.5
+SILENT_WRITER = "tests.integration.children.silent_writer"
 QUIET_S = 0.2  # without a report, nothing more is on its way
 
 
@@ -47,6 +50,13 @@ def await_changes(watch: Watch, topics: set[str]) -> None:
     eventually(all_reported)
 
 
+def await_first_sweep(bus: PostgresBus) -> None:
+    """Wait until the bus has reported what may have changed before it listened."""
+    thread = bus._hub._thread
+    assert thread is not None
+    eventually(lambda: thread._sweep_at)
+
+
 def test_a_process_remembers_nothing_of_topics_that_it_does_not_watch(buses: tuple[PostgresBus, PostgresBus]) -> None:
     writer, other = buses
     with writer.watch(["note:watched"]) as watch:
@@ -73,6 +83,31 @@ def test_many_changes_at_once_are_found_by_a_sweep(
         append(writer, "note:1", "memo:1")
 
         await_changes(watch, {"note:1", "memo:1"})
+
+
+def test_a_sweep_finds_what_a_killed_process_has_not_sent(
+    postgres_server: PostgresServer,
+    postgres_schemas: Schemas,
+    process_group: ProcessGroup,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefix = postgres_schemas.new_name()
+    monkeypatch.setattr(notifications, "SWEEP_S", SHORT_SWEEP_S)
+    with (
+        closing(PostgresBus(postgres_server.url, prefix=prefix)) as bus,
+        bus.watch(["note:1", topics_of_kind("note")]) as watch,
+    ):
+        await_first_sweep(bus)
+        eventually(lambda: not watch.wait(QUIET_S))
+        child = process_group.spawn(SILENT_WRITER, url=f"{postgres_server.url}?prefix={prefix}", topic="note:1")
+        committed = child.next_report()
+        child.kill()
+
+        await_changes(watch, {"note:1"})
+        seqs = [record.seq for record in bus.call(Read("note:1")).records]
+
+    assert committed == {"seq": 1, "unsent": ["note:1"]}
+    assert seqs == [1]
 
 
 def test_what_cannot_be_sent_is_bounded(

@@ -15,11 +15,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from magent2.bus import postgres
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Info, Operation
+from magent2.bus.operations import Append, Claim, Delete, Info, Operation, Scrub
 from magent2.bus.postgres import PostgresBus
+from magent2.bus.postgres_engine import maintenance
 from magent2.bus.postgres_engine import schema as log_schema
+from magent2.bus.postgres_engine.connection import Connection
+from magent2.bus.postgres_engine.functions import VERSION
 from magent2.bus.records import NewRecord
 from magent2.errors import (
     BusUnavailable,
@@ -33,6 +37,7 @@ from magent2.errors import (
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import assert_clean, whole_log
 from tests.support.command_line import CommandLine
+from tests.support.fake_postgres import fake_postgres
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres_server import FAST, ROLE, PostgresServer, Schemas
 from tests.support.run_audit import run_findings
@@ -226,6 +231,12 @@ async def test_runs_go_on_when_the_server_comes_back(
 # --- servers that will not do
 
 
+def test_a_server_that_is_too_old_is_refused(run: Run) -> None:
+    """The server is a fake one: distributions have no packages of 14 or older beside those of 15."""
+    with fake_postgres("14.11") as url, pytest.raises(UnsupportedServer, match=r"version 14; use 15 or newer"):
+        run(url, put())
+
+
 def test_a_database_in_another_encoding_is_refused(server: PostgresServer, run: Run) -> None:
     with pytest.raises(UnsupportedServer, match=r"LATIN1.*UTF8"):
         run(address(server, database="latin"), put())
@@ -318,7 +329,7 @@ def test_functions_of_another_release_stay_beside_those_of_this_one(
 ) -> None:
     functions = "SELECT count(DISTINCT proname) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
     ((own,),) = execute(postgres_server, name, functions)
-    monkeypatch.setattr(log_schema, "VERSION", "00000000")
+    monkeypatch.setattr(log_schema, "FUNCTION_NAMES", ("write_00000000",))
     monkeypatch.setattr(
         log_schema, "FUNCTIONS", "CREATE FUNCTION write_00000000() RETURNS int LANGUAGE sql AS 'SELECT 1'"
     )
@@ -326,7 +337,52 @@ def test_functions_of_another_release_stay_beside_those_of_this_one(
 
     assert execute(postgres_server, name, functions) == [(int(str(own)) + 1,)]
     assert opened.call(put(2)).seqs == (2,)
-    execute(postgres_server, name, "DROP FUNCTION write_00000000; DELETE FROM meta WHERE key = 'functions 00000000'")
+    execute(postgres_server, name, "DROP FUNCTION write_00000000")
+
+
+FUNCTIONS = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY proname"
+
+
+@pytest.mark.parametrize("which", ["one of them", "all"])
+def test_functions_that_were_dropped_are_created_again(
+    postgres_server: PostgresServer, name: str, opened: Engine, which: str
+) -> None:
+    found = execute(postgres_server, name, FUNCTIONS)
+    dropped = [str(function) for (function,) in found if which == "all" or str(function).startswith("make_ready_")]
+    execute(postgres_server, name, f"DROP FUNCTION {', '.join(dropped)} CASCADE")
+
+    answered = opened.call(put(2))
+    opened.call(Append(records=(NewRecord("chat:Ada", {"conversation_id": "c1"}),)))
+    claimed = opened.call(Claim(worker="w1", agents=("Ada",), limit=1, lease_s=60.0))
+
+    assert dropped
+    assert answered.seqs == (2,)
+    assert len(claimed.lanes) == 1
+    assert execute(postgres_server, name, FUNCTIONS) == found
+
+
+def test_functions_that_disappear_again_and_again_are_named(
+    postgres_server: PostgresServer, name: str, opened: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program drops them at once, so the engine gives up and says so."""
+    drop = f"DROP FUNCTION write_{VERSION}"
+    execute(postgres_server, name, drop)
+    really_prepare = log_schema.prepare
+
+    def prepare(connection: Connection, schema: str) -> None:
+        really_prepare(connection, schema)
+        connection.execute(f"{drop} CASCADE".encode())
+
+    monkeypatch.setattr(postgres, "prepare", prepare)
+    bus = PostgresBus(postgres_server.url, prefix=name, retry_for_s=RETRY_S)
+    try:
+        with pytest.raises(StorageCorrupt, match=r"functions .* what drops them .*write_\w+"):
+            bus.call(put(2))
+    finally:
+        monkeypatch.undo()
+        bus.close()
+
+    assert opened.call(put(2)).seqs == (2,)
 
 
 # --- processes
@@ -377,3 +433,15 @@ def test_doctor_tells_of_the_server_and_its_settings(
         assert part in about[0]
     assert [line.split()[2] for line in about[1:]] == ["fsync", "full_page_writes"]
     assert all(line.startswith("warn") for line in about[1:])
+
+
+def test_the_log_says_that_deleted_content_waits_for_a_scrub_by_hand(
+    opened: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "erase --wait" not in "".join(opened.call(Info()).details)
+    monkeypatch.setattr(maintenance, "SCRUB_MAX_BYTES", 0)  # the log is larger
+    opened.call(Delete((TOPIC,)))
+
+    assert "erase --wait" in "".join(opened.call(Info()).details)
+    assert opened.call(Scrub(any_size=True))
+    assert "erase --wait" not in "".join(opened.call(Info()).details)

@@ -21,15 +21,19 @@ from magent2.bus.operations import (
     Erase,
     Expire,
     Info,
+    Lanes,
     Operation,
+    OwnedAppend,
     PutBlob,
     Read,
     Scrub,
     SetHead,
+    Settle,
     Trim,
 )
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
+from magent2.bus.redis_engine import exchanges
 from magent2.bus.redis_engine.errors import NEEDED_RIGHTS
 from magent2.bus.redis_engine.exchanges import SCRUB_PAGE
 from magent2.bus.redis_engine.functions import (
@@ -114,24 +118,38 @@ async def test_functions_that_the_server_lost_are_loaded_again_unseen(client: re
 async def test_losing_the_functions_repeatedly_loses_and_duplicates_nothing(client: redis.Redis, bus: RedisBus) -> None:
     lanes = [f"lane-{n % 10}" for n in range(100)]
     await bus.acall(mail_to(AGENT, lanes))
-    flushing = asyncio.Event()
+    flushing, done = asyncio.Event(), [0]  # operations that have ended
 
     async def flush() -> None:
+        # Once per operation that has ended: on a busy machine, loading the library may take longer than a fixed pause.
+        flushed = -1
         while not flushing.is_set():
-            await asyncio.to_thread(client.function_flush, "SYNC")
-            await asyncio.sleep(0.005)
+            if done[0] != flushed:
+                flushed = done[0]
+                await asyncio.to_thread(client.function_flush, "SYNC")
+            await asyncio.sleep(0.001)
+
+    async def run(operation: OwnedAppend | Settle) -> None:
+        await bus.acall(operation)
+        done[0] += 1
+
+    def put_all() -> None:
+        for n in range(100):
+            bus.call(put(n))
+            done[0] += 1
 
     async def work() -> None:
         settled = 0
         while settled < len(lanes):
             claims = await bus.acall(Claim(worker="w1", agents=(AGENT,), limit=4, lease_s=60.0))
-            await asyncio.gather(*(bus.acall(start_append(TRAIL, lane)) for lane in claims.lanes))
-            await asyncio.gather(*(bus.acall(settle_append(TRAIL, lane, 2)) for lane in claims.lanes))
+            done[0] += 1
+            await asyncio.gather(*(run(start_append(TRAIL, lane)) for lane in claims.lanes))
+            await asyncio.gather(*(run(settle_append(TRAIL, lane, 2)) for lane in claims.lanes))
             settled += len(claims.lanes)
 
     flusher = asyncio.create_task(flush())
     await work()
-    await asyncio.to_thread(lambda: [bus.call(put(n)) for n in range(100)])
+    await asyncio.to_thread(put_all)
     flushing.set()
     await flusher
 
@@ -293,6 +311,28 @@ def test_few_libraries_of_other_releases_stay(client: redis.Redis, bus: RedisBus
 
 def library_source(name: str) -> str:
     return f"#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)"
+
+
+def test_a_claim_during_a_deletion_leaves_no_lane_with_erased_mail(
+    bus: RedisBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion takes several calls. Here the process dies after the first, and a scrub makes the others."""
+    bus.call(mail_to("A", ["c1"]))
+
+    def nothing(_keyspace: object, _conversation: object) -> Iterator[object]:
+        yield from ()
+
+    with monkeypatch.context() as dying:
+        dying.setattr(exchanges, "_erase_copies", nothing)
+        bus.call(Delete(("stream:c1",), conversation="c1"))
+    claimed = bus.call(Claim(worker="w1", agents=("A",), limit=1, lease_s=60.0))
+    scrubbed = bus.call(Scrub())
+
+    assert (claimed.lanes, scrubbed) == ((), True)
+    assert bus.call(Lanes("A")) == ()
+    bus.call(mail_to("A", ["c2"]))
+    (later,) = bus.call(Claim(worker="w1", agents=("A",), limit=1, lease_s=60.0)).lanes
+    assert later.owner.conversation == "c2"
 
 
 # --- ACL rights

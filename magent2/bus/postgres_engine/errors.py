@@ -31,6 +31,8 @@ _TRANSIENT = (
     errors.IdleInTransactionSessionTimeout,
     errors.IdleSessionTimeout,
 )
+# Functions of the engine were dropped. The next connection creates them again.
+_DROPPED = (errors.UndefinedFunction,)
 # The server is not the primary any more, so the next connection may reach another one.
 _NOT_PRIMARY = (errors.ReadOnlySqlTransaction,)
 _DENIED = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification)
@@ -53,6 +55,11 @@ _NAMED: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[Magent2E
     (errors.InsufficientPrivilege, NoPermission, _NO_RIGHT),
     (errors.ProgramLimitExceeded, LimitError, "has no index for names of this length; take shorter ones"),
     (errors.InvalidCatalogName, StorageUnwritable, _NO_DATABASE),
+    (
+        _DROPPED,
+        StorageCorrupt,
+        "loses the functions of this log again and again; find out what drops them",
+    ),
     (_NOT_PRIMARY, BusUnavailable, "is a read-only standby; name the primary, or all servers"),
 )
 
@@ -60,7 +67,7 @@ _NAMED: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[Magent2E
 def is_transient(error: Exception) -> bool:
     """Return whether the operation may be tried again by the engine itself."""
     if isinstance(error, psycopg.Error) and error.sqlstate is not None:
-        return isinstance(error, (*_TRANSIENT, *_NOT_PRIMARY)) or error.sqlstate.startswith("08")
+        return isinstance(error, (*_TRANSIENT, *_DROPPED, *_NOT_PRIMARY)) or error.sqlstate.startswith("08")
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError):
         return False
     return not _is_denied(error) and not any(pattern.search(str(error)) for pattern, *_ in _REFUSED_DATABASE)

@@ -51,3 +51,4 @@ def render(sql: str) -> str:
 
 
 FUNCTIONS = render(_TEXT)
+FUNCTION_NAMES = tuple(re.findall(r"^CREATE OR REPLACE FUNCTION (\w+)", FUNCTIONS, re.MULTILINE))

@@ -35,7 +35,7 @@ SCRUBBED_TABLES = ("records", "old_ids", "topics", "lanes", "mail", "blobs", "bl
 _TRIM = render("SELECT * FROM trim$v(%s, %s::bigint, %s::bigint, %s::bigint, %s::bigint)")
 _COMPACT = render("SELECT * FROM compact$v(%s, %s::bigint, %s::bigint, %s::bigint)")
 _ERASE = render("SELECT erase$v(%s, %s::bigint[], %s)")
-_DELETE = render("SELECT * FROM delete$v(%s::text[], %s)")
+_DELETE = render("SELECT * FROM delete$v(%s::text[], %s, %s)")
 _EXPIRE = render("SELECT * FROM expire$v(%s::text[], %s, %s::bigint, %s)")
 _SWEEP = render("SELECT sweep_blobs$v(%s::bigint, %s::bigint, %s)")
 _PUT_BLOB = render(
@@ -83,7 +83,8 @@ def erase(connection: Connection, operation: Erase) -> Maintained:
 
 
 def delete(connection: Connection, operation: Delete) -> Maintained:
-    ((changed, versions),) = rows(connection, _DELETE, (sorted(set(operation.topics)), operation.conversation))
+    values = (sorted(set(operation.topics)), operation.conversation, operation.scrub)
+    ((changed, versions),) = rows(connection, _DELETE, values)
     return Maintained(None, dict(zip(changed, versions, strict=True)), listed=True, erased=True)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from psycopg import sql
 
 from magent2 import __version__
+from magent2.bus.postgres_engine import maintenance
 from magent2.bus.postgres_engine.connection import Connection, PostgresAddress
-from magent2.bus.postgres_engine.functions import FUNCTIONS, TABLES, VERSION
+from magent2.bus.postgres_engine.functions import FUNCTION_NAMES, FUNCTIONS, TABLES
 from magent2.bus.records import LogInfo
 from magent2.errors import SchemaTooNew, StorageCorrupt
 
@@ -30,7 +31,7 @@ _STATE = (
 def prepare(connection: Connection, schema: str) -> None:
     """Create the tables and functions of a log, or migrate an older log. Several processes may do so at once."""
     facts = _facts(connection, schema)
-    if facts is not None and _schema_of(facts) == SCHEMA and f"functions {VERSION}" in facts:
+    if facts is not None and _schema_of(facts) == SCHEMA and _has_functions(connection, schema):
         return
     with connection.transaction():
         # Held until the end of the transaction: two processes that start at once do not create the same tables.
@@ -43,9 +44,8 @@ def prepare(connection: Connection, schema: str) -> None:
             MIGRATIONS[number](connection)
         if found < SCHEMA:
             connection.execute("UPDATE meta SET value = %s WHERE key = 'schema'", (str(SCHEMA),))
-        if f"functions {VERSION}" not in facts:
+        if not _has_functions(connection, schema):
             connection.execute(FUNCTIONS.encode())
-            connection.execute("INSERT INTO meta VALUES (%s, %s)", (f"functions {VERSION}", __version__))
 
 
 def _facts(connection: Connection, schema: str) -> dict[str, str] | None:
@@ -60,6 +60,15 @@ def _facts(connection: Connection, schema: str) -> dict[str, str] | None:
     # With the name of the schema: without the right to use it, the server would say that there is no such table.
     facts = connection.execute(sql.SQL("SELECT key, value FROM {}").format(sql.Identifier(schema, "meta")))
     return {str(key): str(value) for key, value in facts}
+
+
+def _has_functions(connection: Connection, schema: str) -> bool:
+    """Return whether the functions of this release exist. A person may have dropped them."""
+    found = (
+        "SELECT count(DISTINCT p.proname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+        " WHERE n.nspname = %s AND p.proname = ANY (%s)"
+    )
+    return connection.execute(found, (schema, list(FUNCTION_NAMES))).fetchone() == (len(FUNCTION_NAMES),)
 
 
 def _create(connection: Connection, schema: str) -> dict[str, str]:
@@ -91,6 +100,12 @@ def _details(connection: Connection, schema: str) -> Iterator[str]:
     ((version, size_bytes, standbys, synchronous),) = connection.execute(_STATE, (schema,)).fetchall()
     yield f"PostgreSQL {version}"
     yield f"tables of {size_bytes / 1e6:.1f} MB"
+    ((waits_for_scrub,),) = connection.execute("SELECT requests > 0 FROM scrub").fetchall()
+    if waits_for_scrub and size_bytes > maintenance.SCRUB_MAX_BYTES:
+        yield (
+            f"bytes of deleted content stay, as more than {maintenance.SCRUB_MAX_BYTES >> 20} MiB are not rewritten"
+            " while in use; see 'magent2 erase --wait'"
+        )
     # A user without the rights of a monitor sees that there are standbys, but not of which kind.
     kind = "" if synchronous is None else f" ({synchronous} synchronous)"
     yield f"{standbys} standby servers connected{kind}"

@@ -155,7 +155,8 @@ def _erase_records(db: WriteConnection, rids: list[tuple[int]]) -> int:
 
 def delete(db: WriteConnection, operation: Delete) -> None:
     db.flush()
-    db.ask_for_scrub()
+    if operation.scrub:
+        db.ask_for_scrub()
     unnamed: set[tuple[str]] = set()
     for name in dict.fromkeys(operation.topics):
         unnamed |= _delete_topic(db, db.topic(name))
@@ -173,7 +174,7 @@ def expire(db: WriteConnection, operation: Expire) -> bool:
     if _has_mail(db, operation.conversation):
         return False
     if not operation.dry_run:
-        delete(db, Delete(operation.topics, conversation=operation.conversation))
+        delete(db, Delete(operation.topics, conversation=operation.conversation, scrub=False))
     return True
 
 

@@ -1,13 +1,14 @@
 -- Lanes: claims, leases, and the order in which ready lanes are served.
 --
 -- Locks are taken in this order, each kind by its key: workers, inboxes, lanes, topics, records, blobs, turns. A claim waits
--- for no lane and no inbox: it passes over what another transaction holds, and says that there is more to claim.
+-- for no lane and no inbox: it passes over what another transaction holds, and says that there is more to claim. It may
+-- wait for the creation of an inbox, so it creates inboxes before it locks lanes.
 --
 -- Subqueries with OFFSET 0 are looked up once per row of what stands before them. Without it, the planner may go through
 -- the whole table instead: it does not know how many elements an array has, and plans are kept while tables grow.
 
 -- The clock of the server in ms.
-CREATE FUNCTION now_ms$v() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION now_ms$v() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 $$;
 
@@ -16,7 +17,7 @@ $$;
 -- forward from time in which nothing happened. The last time is stored once per second at most: otherwise all claims
 -- would contend for this row. It is not part of the order of locks: a transaction that finds it locked stores nothing, as
 -- the next one will.
-CREATE FUNCTION log_ms$v(expected_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION log_ms$v(expected_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     server bigint := now_ms$v();
     ahead bigint;
@@ -39,7 +40,7 @@ BEGIN
 END $$;
 
 -- The log clock for functions that do not write.
-CREATE FUNCTION peek_log_ms$v() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION peek_log_ms$v() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT greatest(now_ms$v() + ahead_ms, last_ms) FROM clock
 $$;
 
@@ -47,7 +48,7 @@ $$;
 -- A transaction calls this once, after all its other locks: the turns of two calls would not be locked in one order.
 -- A principal joins at the end of the turns: control mail or a takeover puts a lane ahead of the others of its principal,
 -- not ahead of other principals.
-CREATE FUNCTION make_ready$v(lids bigint[], numbers bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION make_ready$v(lids bigint[], numbers bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     who record;
     agents text[] := '{}';
@@ -90,7 +91,7 @@ BEGIN
 END $$;
 
 -- Make a lane without mail idle. The caller has locked its row.
-CREATE FUNCTION make_idle$v(lane bigint, log_ms bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION make_idle$v(lane bigint, log_ms bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
     UPDATE lanes
     SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = 0, due_ms = NULL, ready = NULL,
         parked = false, idle_ms = log_ms
@@ -100,7 +101,7 @@ $$;
 -- End the lease of a worker, whose row the caller has locked; `held` is the number of its lanes. Adds those that have
 -- mail to `ready` and `numbers`: they go to the front in the order of their creation. With `passing`, lanes that another
 -- transaction holds are left for the next claim, and the lease stays until then; `held` is then NULL.
-CREATE FUNCTION end_lease$v(
+CREATE OR REPLACE FUNCTION end_lease$v(
     name text, log_ms bigint, passing boolean, INOUT ready bigint[], INOUT numbers bigint[], OUT held bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -132,7 +133,7 @@ END $$;
 
 -- Sort new mail of one inbox into lanes. The caller has locked the row of the agent in `inboxes`. Adds the lanes that
 -- become ready to `ready` and `numbers`. Mail from the first one on whose lane is locked is left for the next claim.
-CREATE FUNCTION sort_inbox$v(
+CREATE OR REPLACE FUNCTION sort_inbox$v(
     inbox_agent text, is_chat boolean, inbox bigint, cursor_seq bigint, last_seq bigint,
     INOUT ready bigint[], INOUT numbers bigint[], OUT sorted bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -215,7 +216,7 @@ END $$;
 -- Take up to `free` ready lanes for a claim. The principals of each agent take turns: one round serves every principal
 -- up to `page` times, one lane each in turn. Principals that have fewer lanes, or that are over their share, leave. If
 -- slots are free after a round, the others get another one. Who was served goes to the end of the turns.
-CREATE FUNCTION take_lanes$v(
+CREATE OR REPLACE FUNCTION take_lanes$v(
     claimant text, claim_agents text[], free bigint, claim_nonce text, share double precision,
     slot_principals text[], slot_counts bigint[], OUT taken bigint[], OUT more boolean, OUT over_share boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -325,7 +326,7 @@ END $$;
 
 -- Claim: renew the lease, return lanes of expired workers, sort new mail, take lanes. See `Claim` in `operations.py`.
 -- `lanes` and `mail` have the rows of `claimed_lanes` and `lane_mail`.
-CREATE FUNCTION claim$v(
+CREATE OR REPLACE FUNCTION claim$v(
     claimant text, claim_agents text[], max_lanes bigint, lease_ms bigint, claim_nonce text, expected_ms bigint,
     share double precision, slot_principals text[], slot_counts bigint[],
     OUT more boolean, OUT wait_ms bigint, OUT now_ms bigint, OUT over_share boolean, OUT woken text[],
@@ -355,6 +356,11 @@ BEGIN
     INSERT INTO workers VALUES (claimant, claim_agents, now_ms + lease_ms, claim_nonce)
     ON CONFLICT (worker) DO UPDATE
     SET agents = excluded.agents, deadline_ms = excluded.deadline_ms, nonce = excluded.nonce;
+    INSERT INTO inboxes (agent)
+    SELECT a.agent FROM (SELECT DISTINCT n.agent FROM unnest(claim_agents) AS n (agent)) AS a
+    WHERE NOT EXISTS (SELECT 1 FROM inboxes i WHERE i.agent = a.agent)
+        AND EXISTS (SELECT 1 FROM topics t WHERE t.name IN ('control:' || a.agent, 'chat:' || a.agent))
+    ORDER BY a.agent COLLATE "C" ON CONFLICT DO NOTHING;
     FOR item IN
         SELECT w.worker FROM workers w WHERE w.deadline_ms <= now_ms ORDER BY w.worker FOR UPDATE SKIP LOCKED
     LOOP
@@ -390,9 +396,8 @@ BEGIN
         WHERE control.last > coalesce(i.control, 0) OR chat.last > coalesce(i.chat, 0)
         ORDER BY a.agent COLLATE "C"
     LOOP
-        INSERT INTO inboxes (agent) VALUES (item.agent) ON CONFLICT DO NOTHING;
         SELECT i.control, i.chat INTO cursors FROM inboxes i WHERE i.agent = item.agent FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN  -- another claim sorts this inbox
+        IF NOT FOUND THEN  -- another claim sorts this inbox, or its topic was created just now
             more := true;
             CONTINUE;
         END IF;
@@ -440,7 +445,7 @@ BEGIN
 END $$;
 
 -- The lanes of a claim, in its order, with the number of their records.
-CREATE FUNCTION claimed_lanes$v(taken bigint[]) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION claimed_lanes$v(taken bigint[]) RETURNS TABLE (
     agent text, conversation text, token text, attempt bigint, principal text, pending bigint, history_last bigint
 ) LANGUAGE sql STABLE AS $$
     SELECT l.agent, l.conversation, l.owner, l.attempt, l.principal, (SELECT count(*) FROM mail m WHERE m.lid = l.lid),
@@ -451,7 +456,7 @@ CREATE FUNCTION claimed_lanes$v(taken bigint[]) RETURNS TABLE (
 $$;
 
 -- The first mail of each of these lanes. `lane` is the position of the lane, from 1.
-CREATE FUNCTION lane_mail$v(taken bigint[], max_records bigint) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION lane_mail$v(taken bigint[], max_records bigint) RETURNS TABLE (
     lane bigint, chat boolean, mail_seq bigint, seq bigint, id text, at_ms bigint, headers text, draft text, closes text,
     blobs text, payload text
 ) LANGUAGE sql STABLE AS $$
@@ -468,7 +473,7 @@ CREATE FUNCTION lane_mail$v(taken bigint[], max_records bigint) RETURNS TABLE (
     ORDER BY c.i, m.chat, m.seq
 $$;
 
-CREATE FUNCTION renew$v(claimant text, lease_ms bigint, expected_ms bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION renew$v(claimant text, lease_ms bigint, expected_ms bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -477,7 +482,7 @@ BEGIN
 END $$;
 
 -- End the lease of a worker now; return the number of lanes that it held, and their agents.
-CREATE FUNCTION leave$v(name text, OUT held bigint, OUT woken text[]) LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION leave$v(name text, OUT held bigint, OUT woken text[]) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     ready bigint[];
     numbers bigint[];

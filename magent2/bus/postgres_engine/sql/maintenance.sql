@@ -1,17 +1,28 @@
 -- Retention, erasing, deleting, blobs.
+--
+-- These functions are in PL/pgSQL, which keeps the plans of its statements. A function in SQL would be planned at each
+-- call, which took longer than its work.
+--
+-- Retention (`trim`, `compact`, `expire`) does not wait for the disk: what a crash of the server undoes is removed by the
+-- next sweep (decision 61). Erasing and deleting do wait, because a person was told that it is done.
 
 -- Lock a topic and return its row; all columns are NULL if it does not exist.
-CREATE FUNCTION lock_topic$v(topic text) RETURNS topics LANGUAGE sql VOLATILE AS $$
-    SELECT t.* FROM topics t WHERE t.name = topic FOR UPDATE
-$$;
+CREATE OR REPLACE FUNCTION lock_topic$v(topic text) RETURNS topics LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    row topics;
+BEGIN
+    SELECT t.* INTO row FROM topics t WHERE t.name = topic FOR UPDATE;
+    RETURN row;
+END $$;
 
 -- Note that content was removed, so that a scrub removes its bytes.
-CREATE FUNCTION ask_for_scrub$v() RETURNS void LANGUAGE sql VOLATILE AS $$
-    UPDATE scrub SET asked_ms = CASE WHEN requests = 0 THEN now_ms$v() ELSE asked_ms END, requests = requests + 1
-$$;
+CREATE OR REPLACE FUNCTION ask_for_scrub$v() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    UPDATE scrub SET asked_ms = CASE WHEN requests = 0 THEN now_ms$v() ELSE asked_ms END, requests = requests + 1;
+END $$;
 
 -- Drop these records of a topic, and remember their ids, so that a late repeat is still recognized.
-CREATE FUNCTION drop_records$v(topic bigint, seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION drop_records$v(topic bigint, seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     newest bigint;
 BEGIN
@@ -28,7 +39,7 @@ END $$;
 
 -- The last seq of an inbox before its first unsettled mail: mail in a lane, or not yet sorted into one. The caller has
 -- locked the row of the agent in `inboxes`.
-CREATE FUNCTION settled_until$v(topic topics, bound bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION settled_until$v(topic topics, bound bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     is_chat boolean := topic.kind = 'chat:';
     inbox_agent text := substr(topic.name, length(topic.kind) + 1);
@@ -49,7 +60,7 @@ BEGIN
     RETURN least(bound, unsettled - 1);
 END $$;
 
-CREATE FUNCTION trim$v(
+CREATE OR REPLACE FUNCTION trim$v(
     topic text, keep bigint, max_age_ms bigint, through bigint, max_records bigint,
     OUT floor bigint, OUT dropped bigint, OUT more boolean, OUT changed text[], OUT versions bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -58,6 +69,7 @@ DECLARE
     seqs bigint[];
     bound bigint;
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
     IF topic LIKE 'chat:%' OR topic LIKE 'control:%' THEN  -- no claim sorts mail meanwhile
         PERFORM 1 FROM inboxes i WHERE i.agent = substr(topic, strpos(topic, ':') + 1) FOR SHARE;
     END IF;
@@ -94,13 +106,15 @@ BEGIN
     versions := ARRAY[row.version + 1];
 END $$;
 
-CREATE FUNCTION compact$v(
+CREATE OR REPLACE FUNCTION compact$v(
     topic text, min_age_ms bigint, after bigint, max_drafts bigint, OUT dropped bigint, OUT next bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    row topics := lock_topic$v(topic);
+    row topics;
     seqs bigint[];
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    row := lock_topic$v(topic);
     dropped := 0;
     IF row.tid IS NULL THEN
         RETURN;
@@ -123,7 +137,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION erase$v(topic text, erased bigint[], forget boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION erase$v(topic text, erased bigint[], forget boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     row topics := lock_topic$v(topic);
     found_records bigint;
@@ -141,23 +155,35 @@ BEGIN
     RETURN found_records;
 END $$;
 
+-- The agents that have mail of a conversation in their inboxes.
+CREATE OR REPLACE FUNCTION mailed_agents$v(asked text) RETURNS SETOF text LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN QUERY SELECT DISTINCT substr(t.name, length(t.kind) + 1)
+    FROM records r CROSS JOIN LATERAL (SELECT name, kind FROM topics WHERE tid = r.tid OFFSET 0) AS t
+    WHERE r.copy = asked AND t.kind IN ('chat:', 'control:');
+END $$;
+
 -- Lock what a deletion of these topics, and of a conversation or NULL, changes: inboxes, lanes, topics. `names` are sorted;
 -- those that do not exist are created. Returns the lanes, and the agents whose inboxes are among the topics: their lanes
 -- lose their mail.
 --
 -- Lanes are created by claims that have locked an inbox. So no lane of the conversation is added while its inboxes are
--- locked. If mail to another agent was sent before the topics were locked, the caller has to begin again.
-CREATE FUNCTION lock_for_delete$v(names text[], deleted_conversation text, OUT agents text[], OUT lids bigint[])
-LANGUAGE plpgsql VOLATILE AS $$
+-- locked. An inbox without a row cannot be locked: the first claim of its agent may sort it at this moment. So its row is
+-- created first. If mail to another agent was sent before the topics were locked, the caller has to begin again.
+CREATE OR REPLACE FUNCTION lock_for_delete$v(
+    names text[], deleted_conversation text, OUT agents text[], OUT lids bigint[]
+) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     inbox_agents text[];
 BEGIN
     SELECT array_agg(substr(n.name, strpos(n.name, ':') + 1)) INTO inbox_agents FROM unnest(names) AS n (name)
     WHERE n.name LIKE 'chat:%' OR n.name LIKE 'control:%';
     SELECT array_agg(i.agent) INTO agents FROM inboxes i WHERE i.agent = ANY (inbox_agents);
-    SELECT inbox_agents || array_agg(DISTINCT substr(t.name, length(t.kind) + 1)) INTO inbox_agents
-    FROM records r CROSS JOIN LATERAL (SELECT name, kind FROM topics WHERE tid = r.tid OFFSET 0) AS t
-    WHERE r.copy = deleted_conversation AND t.kind IN ('chat:', 'control:');
+    inbox_agents := coalesce(agents, '{}') || ARRAY(SELECT m.agent FROM mailed_agents$v(deleted_conversation) AS m (agent));
+    INSERT INTO inboxes (agent)
+    SELECT n.agent FROM (SELECT DISTINCT u.agent FROM unnest(inbox_agents) AS u (agent)) AS n
+    WHERE NOT EXISTS (SELECT 1 FROM inboxes i WHERE i.agent = n.agent)
+    ORDER BY n.agent COLLATE "C" ON CONFLICT DO NOTHING;
     PERFORM 1 FROM inboxes i WHERE i.agent = ANY (inbox_agents) ORDER BY i.agent FOR UPDATE;
     IF agents IS NULL THEN  -- most conversations are not agents, and there is no index for lanes of an agent
         SELECT array_agg(l.lid) INTO lids FROM (
@@ -175,13 +201,15 @@ BEGIN
     WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
     ORDER BY n.i ON CONFLICT (name) DO NOTHING;
     PERFORM 1 FROM topics t WHERE t.name = ANY (names) ORDER BY t.name FOR UPDATE;
-    IF EXISTS (SELECT 1 FROM lanes l WHERE l.conversation = deleted_conversation AND NOT l.lid = ANY (lids)) THEN
-        RAISE serialization_failure USING MESSAGE = 'the conversation has got another lane; delete it again';
+    IF EXISTS (SELECT 1 FROM mailed_agents$v(deleted_conversation) AS m (agent) WHERE NOT m.agent = ANY (inbox_agents))
+        OR EXISTS (SELECT 1 FROM lanes l WHERE l.conversation = deleted_conversation AND NOT l.lid = ANY (lids))
+    THEN
+        RAISE serialization_failure USING MESSAGE = 'the conversation has got mail for another agent; delete it again';
     END IF;
 END $$;
 
 -- Delete topics, and with a conversation its lanes and its copies in other topics, after `lock_for_delete`.
-CREATE FUNCTION delete_locked$v(
+CREATE OR REPLACE FUNCTION delete_locked$v(
     names text[], deleted_conversation text, agents text[], lids bigint[], OUT changed text[], OUT versions bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -191,7 +219,6 @@ DECLARE
     at bigint := now_ms$v();
 BEGIN
     SELECT array_agg(o.tid) INTO tids FROM topics o WHERE o.name = ANY (names) AND NOT o.deleted;
-    PERFORM ask_for_scrub$v();
     tids := coalesce(tids, '{}');
     UPDATE topics t
     SET deleted = true, floor = t.last, head = '{}', owner = NULL, active_ms = at, version = t.version + 1
@@ -233,19 +260,23 @@ BEGIN
     FROM topics t WHERE t.tid = ANY (tids);
 END $$;
 
-CREATE FUNCTION delete$v(names text[], deleted_conversation text, OUT changed text[], OUT versions bigint[])
-LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION delete$v(
+    names text[], deleted_conversation text, scrub boolean, OUT changed text[], OUT versions bigint[]
+) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     locked record;
 BEGIN
     SELECT l.agents, l.lids INTO locked FROM lock_for_delete$v(names, deleted_conversation) AS l;
+    IF scrub THEN
+        PERFORM ask_for_scrub$v();
+    END IF;
     SELECT d.changed, d.versions INTO changed, versions
     FROM delete_locked$v(names, deleted_conversation, locked.agents, locked.lids) AS d;
 END $$;
 
 -- Drop those of these blobs that no record names. An append that names one locks it first, so after this lock every
 -- reference is visible.
-CREATE FUNCTION drop_blobs$v(names text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION drop_blobs$v(names text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     free text[];
     dropped bigint;
@@ -259,25 +290,33 @@ BEGIN
 END $$;
 
 -- Whether a conversation with these topics exists and is not in use. See `Expire` in `operations.py`.
-CREATE FUNCTION is_idle$v(names text[], asked text, since_ms bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
-    SELECT EXISTS (SELECT 1 FROM topics t WHERE t.name = 'stream:' || asked AND NOT t.deleted AND t.active_ms > 0)
+CREATE OR REPLACE FUNCTION is_idle$v(names text[], asked text, since_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM topics t WHERE t.name = 'stream:' || asked AND NOT t.deleted AND t.active_ms > 0)
         AND NOT EXISTS (
             SELECT 1 FROM topics t WHERE t.name = ANY (names) AND NOT t.deleted AND (
                 t.active_ms > since_ms
                 OR (SELECT r.at_ms FROM records r WHERE r.tid = t.tid ORDER BY r.seq DESC LIMIT 1) > since_ms
             )
         )
-        AND NOT EXISTS (SELECT 1 FROM lanes l JOIN mail m ON m.lid = l.lid WHERE l.conversation = asked)
+        AND NOT EXISTS (
+            SELECT 1 FROM lanes l
+            WHERE l.conversation = asked AND EXISTS (SELECT 1 FROM mail m WHERE m.lid = l.lid OFFSET 0)
+        )
         AND NOT EXISTS (  -- mail that no claim has sorted yet
-            SELECT 1 FROM records r JOIN topics t ON t.tid = r.tid
-            LEFT JOIN inboxes i ON i.agent = substr(t.name, length(t.kind) + 1)
+            SELECT 1 FROM records r
+            CROSS JOIN LATERAL (SELECT name, kind FROM topics WHERE tid = r.tid OFFSET 0) AS t
+            LEFT JOIN LATERAL (
+                SELECT chat, control FROM inboxes WHERE agent = substr(t.name, length(t.kind) + 1) OFFSET 0
+            ) AS i ON true
             WHERE r.copy = asked AND r.lane IS NOT NULL AND r.payload IS NOT NULL AND t.kind IN ('chat:', 'control:')
                 AND r.seq > coalesce(CASE t.kind WHEN 'chat:' THEN i.chat ELSE i.control END, 0)
-        )
-$$;
+        );
+END $$;
 
 -- `names` are sorted.
-CREATE FUNCTION expire$v(
+CREATE OR REPLACE FUNCTION expire$v(
     names text[], expired text, idle_ms bigint, dry_run boolean, OUT expired_now boolean, OUT changed text[],
     OUT versions bigint[]
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -285,6 +324,7 @@ DECLARE
     since_ms bigint := now_ms$v() - idle_ms;
     locked record;
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
     changed := '{}';
     versions := '{}';
     expired_now := is_idle$v(names, expired, since_ms);
@@ -301,7 +341,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION sweep_blobs$v(min_age_ms bigint, max_blobs bigint, dry_run boolean) RETURNS bigint
+CREATE OR REPLACE FUNCTION sweep_blobs$v(min_age_ms bigint, max_blobs bigint, dry_run boolean) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     names text[];

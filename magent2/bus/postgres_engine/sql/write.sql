@@ -14,11 +14,11 @@
 -- each record. `answers`: of a repeat, the seqs of the first time. `changed`, `versions`, `listed`: the topics that have changed,
 -- and those of them that were created or whose head was set. `woken`: agents that have lanes which became ready.
 -- The seqs of an append as the answer to a repeat. Those of records that were in the log already are negative.
-CREATE FUNCTION answer_of$v(seqs bigint[]) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION answer_of$v(seqs bigint[]) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(jsonb_agg(abs(s.seq) ORDER BY s.i), '[]') FROM unnest(seqs) WITH ORDINALITY AS s (seq, i)
 $$;
 
-CREATE FUNCTION write$v(
+CREATE OR REPLACE FUNCTION write$v(
     names text[],
     r_topic int[], r_id text[], r_digest text[], r_headers text[], r_lane text[], r_copy text[], r_draft text[],
     r_closes text[], r_blobs text[], r_payload text[],
@@ -94,9 +94,11 @@ BEGIN
         LEFT JOIN LATERAL (SELECT * FROM lanes WHERE lid = n.lid OFFSET 0) AS f ON true;
     END IF;
     -- New rows first, in the order of the names, then all locks in the same order: no two groups can wait for each other.
+    -- `OFFSET 0` and `= ANY` keep a plan from reading a whole table. It seems free to the planner if the table was empty
+    -- when its statistics were taken.
     INSERT INTO topics (name)
     SELECT n.name FROM unnest(names) WITH ORDINALITY AS n (name, i)
-    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name)
+    WHERE NOT EXISTS (SELECT 1 FROM topics o WHERE o.name = n.name OFFSET 0)
     ORDER BY n.i ON CONFLICT (name) DO NOTHING;
     SELECT array_agg(l.tid ORDER BY l.i), array_agg(l.last ORDER BY l.i), array_agg(l.deleted ORDER BY l.i),
         array_agg(l.head ORDER BY l.i), array_agg(l.active_ms ORDER BY l.i), array_agg(false), array_agg(false)
@@ -104,6 +106,7 @@ BEGIN
     FROM (
         SELECT n.i, o.tid, o.last, o.deleted, o.head, o.active_ms
         FROM unnest(names) WITH ORDINALITY AS n (name, i) JOIN topics o ON o.name = n.name
+        WHERE o.name = ANY (names)
         ORDER BY n.i FOR UPDATE OF o
     ) AS l;
     IF r_id IS NOT NULL THEN
@@ -111,8 +114,12 @@ BEGIN
             array_agg(coalesce(k.answer, d.answer) ORDER BY r.i)
         INTO known_seq, known_digest, known_answer
         FROM unnest(r_topic, r_id) WITH ORDINALITY AS r (topic, id, i)
-        LEFT JOIN records k ON k.tid = t_id[r.topic] AND k.id = r.id
-        LEFT JOIN old_ids d ON d.tid = t_id[r.topic] AND d.id = r.id;
+        LEFT JOIN LATERAL (
+            SELECT seq, digest, answer FROM records WHERE tid = t_id[r.topic] AND records.id = r.id OFFSET 0
+        ) AS k ON true
+        LEFT JOIN LATERAL (
+            SELECT seq, digest, answer FROM old_ids WHERE tid = t_id[r.topic] AND old_ids.id = r.id OFFSET 0
+        ) AS d ON true;
     END IF;
     IF r_blobs IS NOT NULL THEN
         -- The lock keeps a sweep from dropping a blob that this group begins to name.

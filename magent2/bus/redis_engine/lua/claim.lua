@@ -99,28 +99,38 @@ local function mail_conversation(entry)
   return ''
 end
 
--- Put the mail among these entries of an inbox into its lanes, and into the index of the agent.
+-- Put the mail among these entries of an inbox into its lanes, and into the index of the agent. Mail of a conversation whose
+-- deletion has begun is left out: `erase_copies` is about to erase it, and its lane would stay without content.
 local function sort_page(agent, kind, entries, fresh)
-  local is_control, keys, mail, has_mail = kind == 'control', {}, {}, {}
+  local is_control, erasing = kind == 'control', prefix .. 'erasing'
+  local keys, mail = {erasing}, {}
   for _, entry in ipairs(entries) do
     local conversation = mail_conversation(entry)
     if conversation then
       keys[#keys + 1] = prefix .. 'm:' .. lane_name(agent, conversation)
-      mail[#mail + 1] = entry_seq(entry)
-      mail[#mail + 1] = conversation
+      mail[#mail + 1] = {entry_seq(entry), conversation}
     end
   end
-  if #keys == 0 then
+  if #mail == 0 then
     return
   end
+  -- Mostly no lane has mail and no conversation is being deleted: one command tells both.
   local all_are_empty = call('EXISTS', unpack(keys)) == 0
-  for i, key in ipairs(keys) do
-    local seq, conversation = mail[2 * i - 1], mail[2 * i]
-    local is_first = not has_mail[key] and (all_are_empty or call('EXISTS', key) == 0)
-    has_mail[key] = true
-    add_mail(agent, conversation, (is_control and 'c' or 'm') .. seq, is_first, is_control, fresh)
+  local some_are_erased = not all_are_empty and call('EXISTS', erasing) == 1
+  local has_mail, sorted = {}, {}
+  for i, one in ipairs(mail) do
+    local key, seq, conversation = keys[i + 1], one[1], one[2]
+    if not (some_are_erased and call('SISMEMBER', erasing, conversation) == 1) then
+      local is_first = not has_mail[key] and (all_are_empty or call('EXISTS', key) == 0)
+      has_mail[key] = true
+      add_mail(agent, conversation, (is_control and 'c' or 'm') .. seq, is_first, is_control, fresh)
+      sorted[#sorted + 1] = seq
+      sorted[#sorted + 1] = conversation
+    end
   end
-  call('ZADD', prefix .. (is_control and 'uc:' or 'u:') .. agent, 'NX', unpack(mail))
+  if #sorted > 0 then
+    call('ZADD', prefix .. (is_control and 'uc:' or 'u:') .. agent, 'NX', unpack(sorted))
+  end
 end
 
 -- Sort new records of one inbox into lanes, at most INTAKE_MAX, so that one call stays short. `entries` are its first

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.support.gateway.api import FULL, PAGE, QUICK, ApiScale, auth, events_per_s, message
+from bench.support.gateway.api import FULL, PAGE, QUICK, ApiScale, auth, events_per_s, message, response
 from bench.support.gateway.two_gateways import GatewayPair, gateway_pair
 from bench.support.processes import ECHO_AGENT, process
 from bench.support.redis_server import redis_server
@@ -20,7 +20,12 @@ from bench.support.report import Benchmark, Figures, Goal, shown
 GOALS = {
     f"{prefix}{name}": Goal(limit, at_most=True)
     for prefix in ("", "sqlite_")
-    for name, limit in (("api_events_ratio", 1.5), ("message_ratio", 1.3), ("auth_ratio", 1.15))
+    for name, limit in (
+        ("api_events_ratio", 1.5),
+        ("message_ratio", 1.3),
+        ("response_ratio", 1.5),
+        ("auth_ratio", 1.15),
+    )
 }
 
 
@@ -51,6 +56,7 @@ def _measure(figures: Figures, prefix: str, found: GatewayPair, scale: ApiScale)
     figures.add(f"{prefix}api_events_ratio", 1 / seen.ratio, "a page of the long session over one of the short, time")
     for name, pair, what in (
         ("message", message(found, scale), "ms p50, POST /send and its output on /stream {raw}"),
+        ("response", response(found, scale), "ms p50, POST /api/sdk/session/message {raw}"),
         ("auth", auth(found, scale), "ms of processor per POST /send with a key, {raw} without"),
     ):
         figures.add(f"{prefix}{name}_ratio", pair.ratio, f"{shown(pair.ours)} {what.format(raw=shown(pair.raw))}")

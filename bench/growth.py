@@ -21,7 +21,7 @@ from bench.support.growth.turns import ConversationTurns, Turn
 from bench.support.processes import ECHO_AGENT
 from bench.support.report import Benchmark, Figures, Goal, run, shown
 from magent2.bus.log import Log
-from magent2.runner.config import HISTORY_MAX
+from magent2.sessions.history import RUNS_MAX
 
 TURN_FIGURES = ("turn", "turn_added", "turn_server", "turn_records", "turn_read", "cold_turn", "cold_turn_records")
 LOG_FIGURES = ("message_disk", "message_memory", "sweep", "start", "message", "gateway", "worker", *request_paths(1))
@@ -85,7 +85,7 @@ def progress(what: str, begun: float) -> None:
 async def measure_turns(growth: Growth, store: Store, scale: GrowthScale) -> int:
     """Measure turns at each length, and return how many there were in all.
 
-    A request of the model has the last `HISTORY_MAX` runs. Until there are so many, it grows with the conversation.
+    A request of the model has at most `RUNS_MAX` runs. Until there are so many, it grows with the conversation.
     """
     bus = store.connect()
     conversations = ConversationTurns.open(bus, ECHO_AGENT, store.server_s)
@@ -97,7 +97,7 @@ async def measure_turns(growth: Growth, store: Store, scale: GrowthScale) -> int
         found[turns] = _turn_values(growth.engine, warm, cold)
         growth.figures.values[f"{growth.engine}_turn_{turns}_items"] = warm[-1].items
         progress(f"{turns:,} turns on {growth.engine}", begun)
-    growth.add(found, base=next((turns for turns in scale.turns if turns > HISTORY_MAX), scale.turns[-1]))
+    growth.add(found, base=next((turns for turns in scale.turns if turns > RUNS_MAX), scale.turns[-1]))
     await bus.aclose()
     return conversations.turns.total()
 

@@ -10,6 +10,10 @@ Magent2Error
 │   ├── LimitError         a limit is below 1 or above its maximum
 │   ├── HeadTooLarge       the head of a topic is too large: a head is a cache, keep it small
 │   ├── BlobTooLarge       the blob exceeds its limit
+│   ├── UnsupportedFile    the content of the file is of a type that cannot be uploaded
+│   ├── FileTooLarge       the file exceeds its limit
+│   ├── FilesFull          the files of its owner exceed their limit: delete some first
+│   ├── WebhooksFull       its owner has as many webhooks as are allowed: delete one first
 │   ├── CounterGap         an owner's append skipped a number
 │   ├── HopsExceeded       agents keep answering each other
 │   ├── TextTooLong        the text exceeds its limit: shorten it, or send a separate message
@@ -29,10 +33,16 @@ Magent2Error
 │   ├── NameTaken          (also a ValueError) agents and conversations share one set of names: choose another
 │   ├── NotYours           the conversation has another owner: write to one of your own
 │   ├── NoActiveRun        no run is in progress there: send a message instead
+│   ├── ConversationBusy   a message waits there or is being answered: wait for its end, or stop it first
+│   ├── NotSupersedable    only the last answer to a person is replaced: send a message instead
+│   ├── BudgetUsedUp       the budget is used up: raise it and send the message again
 │   ├── QueueFull          too many messages wait there: wait until some were processed
 │   ├── UnknownCall        no such call waits for approval: list the calls that do
 │   ├── AlreadyDecided     the call was already approved, rejected or expired, and stays so
 │   ├── UnknownEntity      the directory has no such entry
+│   ├── UnknownFile        there is no such file, or it has another owner
+│   ├── UnknownSchedule    there is no such schedule, or it has another owner
+│   ├── ScheduleEnded      the schedule has ended: create another
 │   ├── BlockFailed        a block inside another block failed
 │   ├── NotFriends         both users must have agreed: request the friendship first
 │   ├── NotAMember         only members write to a channel: join it first
@@ -72,6 +82,7 @@ Magent2Error
 │   └── RunStopped         the run was stopped
 ├── ModelError             the run cannot continue: change the agent, its tools, its key or its model
 │   ├── ModelRefused       the model or a guardrail refused: ask differently
+│   ├── OutputMismatch     the answer did not match its schema, also when asked again: simplify the schema
 │   └── ContextTooLong     the conversation is too long: start another, or use a model with a larger context
 └── StorageError           an operator must act
     ├── StorageFull        free some space
@@ -126,6 +137,22 @@ class HeadTooLarge(InvalidInput):
 
 class BlobTooLarge(InvalidInput):
     """A blob exceeds its limit."""
+
+
+class UnsupportedFile(InvalidInput):
+    """The content of the file is of a type that cannot be uploaded."""
+
+
+class FileTooLarge(InvalidInput):
+    """The file exceeds its limit."""
+
+
+class FilesFull(InvalidInput):
+    """The files of its owner exceed their limit."""
+
+
+class WebhooksFull(InvalidInput):
+    """The owner has as many webhooks as are allowed."""
 
 
 class CounterGap(InvalidInput):
@@ -213,6 +240,18 @@ class NoActiveRun(Refused):
     """No run is in progress that the message could reach."""
 
 
+class ConversationBusy(Refused):
+    """A message of the conversation waits or is being answered, and the request is only for an idle one."""
+
+
+class NotSupersedable(Refused):
+    """The run is not the last one of the conversation, or does not answer a message of a person."""
+
+
+class BudgetUsedUp(Refused):
+    """A budget of tokens, model calls or money is used up, and the run cannot wait for more."""
+
+
 class QueueFull(Refused):
     """The maximum number of messages is waiting already."""
 
@@ -223,6 +262,18 @@ class UnknownCall(Refused):
 
 class AlreadyDecided(Refused):
     """The call was decided differently before."""
+
+
+class UnknownFile(Refused):
+    """There is no such file, or it has another owner."""
+
+
+class UnknownSchedule(Refused):
+    """There is no such schedule, or it has another owner."""
+
+
+class ScheduleEnded(Refused):
+    """The schedule has ended and cannot be paused or resumed."""
 
 
 class UnknownEntity(Refused):
@@ -444,6 +495,10 @@ class ModelError(Magent2Error):
 
 class ModelRefused(ModelError):
     """The model, or a guardrail around it, refused the request."""
+
+
+class OutputMismatch(ModelError):
+    """The answer does not match the schema of the output, also after the model was told so."""
 
 
 class ContextTooLong(ModelError):

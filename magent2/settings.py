@@ -21,6 +21,7 @@ PORT_MAX = 65_535
 LIMIT_PREFIX = "MAGENT2_LIMIT_"
 RETENTION_PREFIX = "MAGENT2_RETENTION_"
 RETRY_PREFIX = "MAGENT2_RETRY_"
+WEBHOOK_VARIABLES = "MAGENT2_WEBHOOK_"
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -33,12 +34,13 @@ TRACE_CONTENT_ON = ("true", "span_only", "span_and_event")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a process. The repr hides the token, and `bus_url` because it may hold a password.
+    """The settings of a process. The repr hides the token, and URLs because they may hold a password.
 
     - `url`: where a client reaches the gateway. `host` and `port`: where a gateway listens.
     - `metrics`: where a worker serves its metrics.
     - `traces`: the exporter of spans, `None` for none. OpenTelemetry reads its other variables itself.
     - `limits`, `retention`, `retry`: unparsed values by the names that these tables of an agents file use.
+    - `webhook`: unparsed values of the webhook that the environment describes, by the names of its keys.
     """
 
     bus_url: str | None
@@ -57,6 +59,7 @@ class Settings:
     limits: Mapping[str, str] = field(default_factory=dict)
     retention: Mapping[str, str] = field(default_factory=dict)
     retry: Mapping[str, str] = field(default_factory=dict)
+    webhook: Mapping[str, str] = field(default_factory=dict)
     root_path: str = ""
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -87,6 +90,7 @@ class Settings:
             limits=_with_prefix(variables, LIMIT_PREFIX),
             retention=_with_prefix(variables, RETENTION_PREFIX),
             retry=_with_prefix(variables, RETRY_PREFIX),
+            webhook=_with_prefix(variables, WEBHOOK_VARIABLES),
             root_path=variables.get("MAGENT2_ROOT_PATH", "").strip(),
             trusted_proxies=_list(variables, "MAGENT2_TRUSTED_PROXIES"),
             allowed_hosts=_list(variables, "MAGENT2_ALLOWED_HOSTS"),
@@ -94,7 +98,7 @@ class Settings:
         )
 
     def __repr__(self) -> str:
-        hidden = {"bus_url": self.bus_url, "token": self.token}
+        hidden = {"bus_url": self.bus_url, "token": self.token, "webhook": self.webhook}
         shown = (
             f"{one.name}=<{'set' if hidden[one.name] else 'not set'}>"
             if one.name in hidden

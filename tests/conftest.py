@@ -6,12 +6,14 @@ import gc
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.support.forked_commands import ForkedCommands
 from tests.support.postgres_server import FAST, PostgresServer, Schemas
 from tests.support.redis_server import RedisServer, skip_if_left_out
 
@@ -84,6 +86,23 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def forked_commands() -> Iterator[ForkedCommands]:
+    """Starts programs for tests that have to name a command, and kills them at the end of the session."""
+    with ForkedCommands() as commands:
+        yield commands
+
+
+@pytest.fixture(scope="session")
+def mcp_command(forked_commands: ForkedCommands, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The command that starts `tests.support.mcp_server`. As a new program, that would import for a second."""
+    program = tmp_path_factory.mktemp("mcp") / "mcp-server"
+    forked_commands.write_script(program, "-m", "tests.support.mcp_server")
+    # The first start waits for the imports of the fork server. On a busy machine, a connection may not take that long.
+    subprocess.run([program], stdin=subprocess.DEVNULL, check=True)
+    return (str(program),)
 
 
 @pytest.fixture(scope="session")

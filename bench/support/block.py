@@ -24,6 +24,7 @@ from magent2.bus.sqlite import SqliteBus
 from magent2.bus.sqlite_engine.schema import CACHE_KIB
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool
+from magent2.sessions.usage.budgets import NO_ROOT, CallRoot
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 
@@ -51,6 +52,7 @@ class Facts:
     run_id: str = ""
     hops: int = 0
     principal: str | None = None
+    root: CallRoot = NO_ROOT
 
 
 @dataclass(frozen=True, slots=True)

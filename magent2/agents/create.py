@@ -17,13 +17,14 @@ from magent2.fair_share import FairThreads
 from magent2.models.address import check_name
 from magent2.runner.build import function_tool_of
 from magent2.runner.config import DEFAULT_AGENT, MAX_TURNS
-from magent2.runner.sdk_run import LoopProvider
-from magent2.runner.select import DEMO, LOCAL
+from magent2.runner.demo.script import DEMO
+from magent2.runner.providers.catalogue import OPENAI
+from magent2.runner.providers.provider import LoopProvider
+from magent2.runner.select import LOCAL
 from magent2.tools.interface import TOOL_THREADS_MAX, run_in_tool_thread
 from magent2.tools.registry import ToolSpec
 
-OPENAI = "openai"
-MODELS = f"'{OPENAI}:NAME', '{DEMO}', '{LOCAL}', or a model object of the SDK"
+MODELS = f"'{OPENAI}:NAME', 'PROVIDER/NAME', '{DEMO}', '{LOCAL}', or a model object of the SDK"
 
 SDK_TOOLS = tuple(get_origin(kind) or kind for kind in get_args(Tool))
 
@@ -52,7 +53,8 @@ def create_agent(
     ctx: AgentContext | None = None,
     max_turns: int = MAX_TURNS,
 ) -> AgentRuntime:
-    """Create an agent. The model is `openai:NAME` (the server is `OPENAI_BASE_URL`), `demo`, `local` or an SDK object.
+    """Create an agent. The model is `openai:NAME` (the server is `OPENAI_BASE_URL`), `demo`, `local`, an SDK object, or
+    one of another provider, such as `anthropic/NAME`.
 
     Messages to its context reach its next model call, in `stream_agent` and in a run of the SDK: `Runner.run(agent)`.
     Tools are functions, tools of the SDK or `ToolSpec`s. The SDK passes them the agent's context. `handoffs` are agents
@@ -92,11 +94,14 @@ def _resolve_model(model: str | Model) -> tuple[str | Model, LoopProvider]:
 
         server = local_server()
         return MODEL_NAME, LoopProvider(server.api_key, server.url)
+    provider = LoopProvider()
+    if provider.catalogue.find(model).endpoint.provider != OPENAI:
+        return model, provider
     prefix, colon, name = model.partition(":")
     if prefix != OPENAI or not colon or not name.strip():
         raise InvalidInput(f"unknown model {model[:80]!r}: use {MODELS}")
     # The SDK reads what is before a slash as the provider.
-    return f"{OPENAI}/{name}" if "/" in name else name, LoopProvider()
+    return f"{OPENAI}/{name}" if "/" in name else name, provider
 
 
 def _sdk_tool(tool: AnyTool) -> Tool:

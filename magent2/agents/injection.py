@@ -24,7 +24,7 @@ from magent2.context.agent import AgentContext
 from magent2.context.inject import InjectedMessages, InputItem, for_injection
 from magent2.events import BaseStreamEvent, ErrorEvent, MessageReceivedEvent
 from magent2.runner.context import ModelRequest
-from magent2.runner.sdk_run import WrappedModel, closing_events
+from magent2.runner.wrapped_model import WrappedModel, closing_events
 
 log = logging.getLogger(__name__)
 

@@ -193,13 +193,22 @@ def erase(user: str, wait: bool, yes: bool, bus: str | None, as_json: bool) -> N
             f"{'; the storage holds no deleted text any more' if is_scrubbed else ''}"
         )
     if as_json:
-        found = {"keys": erased.keys, "conversations": erased.conversations, "entries": erased.entries}
+        found = {
+            "keys": erased.keys,
+            "conversations": erased.conversations,
+            "schedules": erased.schedules,
+            "entries": erased.entries,
+            "webhooks": erased.webhooks,
+        }
         print_json({"user": user, **found, "scrubbed": is_scrubbed})
         return
     print_data(
-        f"erased {len(erased.conversations)} conversations, {len(erased.keys)} API keys"
+        f"erased {len(erased.conversations)} conversations,"
+        f"{f' {len(erased.schedules)} schedules,' if erased.schedules else ''} {len(erased.keys)} API keys"
         f" and {len(erased.entries)} directory entries of {user}"
     )
+    if erased.webhooks:
+        print_note(f"erased {len(erased.webhooks)} webhooks of {user}")
     if is_scrubbed:
         print_note("the storage holds no deleted text any more")
     else:

@@ -29,11 +29,31 @@ if TYPE_CHECKING:
 
 STARTER_FILES = {"magent2.toml": "magent2.toml", "tools.py": "tools.py.txt"}  # file to write → its template
 IMPORT_MAX_S = 30.0
+IMPORT_ATTRIBUTE = """
+import sys
+from pathlib import Path
+from magent2.import_path import import_attribute
+import_attribute(sys.argv[2], Path.cwd())
+"""
+IMPORT_AGENTS = """
+import sys
+from pathlib import Path
+from magent2.runner.team.sdk_agents import import_agents
+import_agents(sys.argv[2], Path.cwd())
+"""
 IMPORT_TOOL = """
 import sys
 from pathlib import Path
 from magent2.tools.registry import load_tool
 load_tool(sys.argv[1], sys.argv[2], Path.cwd())
+"""
+IMPORT_GUARDRAIL = """
+import sys
+from pathlib import Path
+from magent2.import_path import import_attribute
+found = import_attribute(sys.argv[2], Path.cwd())
+if not callable(found) and not hasattr(found, "guardrail_function"):
+    raise TypeError(f"is a {type(found).__name__}, not a function")
 """
 
 
@@ -147,13 +167,14 @@ class AgentsFileReport:
 
 @agents.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--no-import", is_flag=True, help="Do not import the modules of [tools].")
+@click.option("--no-import", is_flag=True, help="Do not import the modules of tools, guardrails and SDK agents.")
 @click.option("--connect", is_flag=True, help="Start or connect to the MCP servers of the file.")
 @json_option
 def check(file: Path, no_import: bool, connect: bool, as_json: bool) -> int:
     """Check an agents file and list every error.
 
-    The exit code is 1 when there is an error. The modules of [tools] are imported, each in a process of its own.
+    The exit code is 1 when there is an error. The modules of tools, guardrails and SDK agents are imported, each in a
+    process of its own. Models are not called; a missing key or package is an error.
     """
     report = check_file(file, import_tools=not no_import, connect=connect)
     if as_json:
@@ -170,20 +191,53 @@ def check_file(
     """Read an agents file as a server does. `${NAME}` in it is taken from the environment."""
     from magent2.errors import RosterError
     from magent2.roster.agents_file import load_agents_file
+    from magent2.runner.select import describe_agents
     from magent2.tools.default_tools import known_tools
 
+    variables = os.environ if environ is None else environ
     try:
-        roster = load_agents_file(path, known_tools(), os.environ if environ is None else environ).roster
+        roster = load_agents_file(path, known_tools(), variables).roster
+        faults = _import_faults(roster, path.absolute().parent) if import_tools else ()
+        if import_tools and not faults:
+            # Every module can be imported, so it does no harm here, where what their code says is checked.
+            roster = load_agents_file(path, known_tools(), variables, describe_agents).roster
     except RosterError as error:
         return AgentsFileReport(str(path), error.faults)
-    tools = roster.tools if import_tools else {}
-    errors = {name: _import_error(name, place, path.absolute().parent) for name, place in tools.items()}
-    faults = tuple(f"tools.{name}: {tools[name]!r}: {error}" for name, error in errors.items() if error is not None)
+    faults += _model_faults(roster, variables)
     if connect and roster.mcp:
         faults += tuple(
             f"mcp.{name}: {found}" for name, found in probe_mcp(roster).items() if not isinstance(found, int)
         )
     return AgentsFileReport(str(path), faults, roster)
+
+
+def _import_faults(roster: Roster, folder: Path) -> tuple[str, ...]:
+    """Import the tools and the guardrails of a roster; the errors, each with what could not be imported."""
+    found = [(f"tools.{name}", IMPORT_TOOL, name, place) for name, place in roster.tools.items()]
+    agents = {agent.name: agent for part in roster.scenarios.values() for agent in part.agents.values()}.values()
+    for agent in agents:
+        for key in ("input_guardrails", "output_guardrails"):
+            paths: tuple[str, ...] = getattr(agent, key)
+            found += [(f"agent {agent.name!r}: {key}", IMPORT_GUARDRAIL, key, place) for place in paths]
+        if agent.agent is not None:
+            found.append((f"agent {agent.name!r}: agent", IMPORT_AGENTS, "agent", agent.agent))
+        if isinstance(agent.output_schema, str):
+            what = f"agent {agent.name!r}: output_schema"
+            found.append((what, IMPORT_ATTRIBUTE, "output_schema", agent.output_schema))
+    errors = [(what, place, _import_error(code, name, place, folder)) for what, code, name, place in found]
+    return tuple(f"{what}: {place!r}: {error}" for what, place, error in errors if error is not None)
+
+
+def _model_faults(roster: Roster, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What the models of a roster lack. A team that names no provider runs without a key, on the demo model."""
+    from magent2.runner.config import RunnerConfig
+    from magent2.runner.providers.catalogue import check_models
+    from magent2.runner.select import can_call_models, catalogue_of
+
+    config = RunnerConfig.read(environ)
+    if not can_call_models(config, roster):
+        return ()
+    return tuple(check_models(catalogue_of(config, roster), roster, config.model))
 
 
 def probe_mcp(roster: Roster) -> Mapping[str, object]:
@@ -201,11 +255,14 @@ def probe_mcp(roster: Roster) -> Mapping[str, object]:
         logger.disabled = False
 
 
-def _import_error(name: str, place: str, folder: Path) -> str | None:
-    """Import a tool in a process of its own, which a broken module may end or block; the error, if there is one."""
+def _import_error(code: str, name: str, place: str, folder: Path) -> str | None:
+    """Run code that imports something of the team in a process of its own, which a broken module may end or block.
+
+    Return the error, if there is one.
+    """
     try:
         done = subprocess.run(  # noqa: S603  the owner of the file asks for it
-            [sys.executable, "-c", IMPORT_TOOL, name, place],
+            [sys.executable, "-c", code, name, place],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -231,10 +288,11 @@ def _print_report(report: AgentsFileReport) -> None:
                 scenario.id,
                 agent.name,
                 {scenario.root: "root", scenario.supervisor: "supervisor"}.get(agent.name, "-"),
+                " ".join(agent.model_names) or "default",
                 " ".join(agent.tools) or "-",
             )
             for scenario in report.roster.scenarios.values()
             for agent in scenario.agents.values()
         ]
-        print_table(("SCENARIO", "AGENT", "PART", "TOOLS"), rows)
+        print_table(("SCENARIO", "AGENT", "PART", "MODELS", "TOOLS"), rows)
         print_note(f"{report.file}: no errors")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,22 +17,28 @@ from magent2.cli.event_display import (
     PlainDisplay,
     call_text,
 )
-from magent2.cli.options import GatewayOptions, default_agent, gateway_options
+from magent2.cli.options import GatewayOptions, default_agent, file_option, gateway_options
 from magent2.cli.output import print_note
 
 if TYPE_CHECKING:
     from magent2.client import Client, ConversationEvent, Decision, SentMessage
 
 RETRY_FOR_S = 30.0  # a chat survives a restart of the gateway
-HELP = "/stop stops the run, /new starts a new conversation, /quit exits; Ctrl-C stops the run, at the prompt it exits"
+HELP = (
+    "/file PATH attaches a file to the next message, /stop stops the run, /new starts a new conversation, /quit exits;"
+    " Ctrl-C stops the run, at the prompt it exits"
+)
 
 
 @click.command(epilog="Ctrl-C stops the agent while it writes; press it again to exit. /help lists the commands.")
 @click.argument("agent", required=False)
 @click.option("-c", "--continue", "latest", is_flag=True, help="Continue the latest conversation.")
 @click.option("-r", "--resume", "conversation_id", metavar="ID", help="Continue this conversation.")
+@file_option
 @gateway_options
-def chat(agent: str | None, latest: bool, conversation_id: str | None, gateway: GatewayOptions) -> None:
+def chat(
+    agent: str | None, latest: bool, conversation_id: str | None, files: tuple[Path, ...], gateway: GatewayOptions
+) -> None:
     """Chat with an agent.
 
     AGENT is the name of the agent. Default: AGENT_NAME, else 'general'.
@@ -50,7 +58,7 @@ def chat(agent: str | None, latest: bool, conversation_id: str | None, gateway: 
         else:
             client.agents()
     with gateway.connect(RETRY_FOR_S) as client:
-        Chat(client, agent, chosen).run()
+        Chat(client, agent, chosen, files).run()
 
 
 class QuitChat(Exception):
@@ -60,10 +68,14 @@ class QuitChat(Exception):
 class Chat:
     """Reads lines, sends them and shows the answers, until the user quits."""
 
-    def __init__(self, client: Client, agent: str | None, conversation_id: str | None) -> None:
+    def __init__(
+        self, client: Client, agent: str | None, conversation_id: str | None, files: Sequence[Path] = ()
+    ) -> None:
+        """`files` are attached to the first message."""
         self._client = client
         self._agent = agent
         self._conversation_id = conversation_id
+        self._files = list(files)
         self._at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 
     def run(self) -> None:
@@ -91,6 +103,8 @@ class Chat:
             return
         if not text.startswith("/"):
             self._send(text)
+        elif text.startswith("/file "):
+            self._attach(Path(text.removeprefix("/file ").strip()).expanduser())
         elif text == "/quit":
             raise QuitChat
         elif text == "/new":
@@ -101,6 +115,13 @@ class Chat:
         else:
             print_note(HELP if text == "/help" else f"unknown command {text.split(maxsplit=1)[0]}; {HELP}")
 
+    def _attach(self, path: Path) -> None:
+        if not path.is_file():
+            print_note(f"magent2: there is no file {path}")
+            return
+        self._files.append(path)
+        print_note(f"{path.name} will be attached to the next message")
+
     def _send(self, text: str) -> None:
         from magent2.errors import Magent2Error
 
@@ -108,7 +129,8 @@ class Chat:
         if self._agent is None and self._conversation_id is not None:
             recipient = f"chat:{self._conversation_id}"  # the agent that is active there, also after a handoff
         try:
-            sent = self._client.send(recipient, text, conversation_id=self._conversation_id)
+            sent = self._client.send(recipient, text, conversation_id=self._conversation_id, files=self._files)
+            self._files.clear()
             self._conversation_id = sent.conversation_id
             if sent.notice:
                 print_note(f"note: {sent.notice}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAGE_CONVERSATIONS = 100
 PAGE_EVENTS = 500
 PAUSE_MAX_S = 5.0  # replay shortens longer pauses to this
-SHOWN_KINDS = ("user_message", "output", "message", "tool_step", "approval", "subagent", "handoff", "error")
+SHOWN_KINDS = ("user_message", "output", "message", "tool_step", "approval", "budget", "subagent", "handoff", "error")
 
 
 @click.group()
@@ -89,7 +89,7 @@ def show(conversation_id: str, as_json: bool, gateway: GatewayOptions) -> None:
     """Show a conversation and its messages."""
     with gateway.connect() as client:
         found = client.conversation(conversation_id)
-        events = [event for event in _read_events(client, conversation_id) if event.kind in SHOWN_KINDS]
+        events = _without_replaced(list(_read_events(client, conversation_id)))
     if as_json:
         print_json({"conversation": found, "events": [_json_row(event) for event in events]})
         return
@@ -97,6 +97,20 @@ def show(conversation_id: str, as_json: bool, gateway: GatewayOptions) -> None:
     print_data(f"{found.conversation_id}  agent {agent}  run {run}  {_last_active(found)}")
     for event in events:
         print_data(event_line(event))
+
+
+def _without_replaced(events: list[ConversationEvent]) -> list[ConversationEvent]:
+    """The events to show, without the runs whose answer was replaced and the messages that go with them."""
+    replaced = [event.data for event in events if event.kind == "superseded"]
+    runs = {data.get("run_id") for data in replaced}
+    messages = {message for data in replaced for message in data.get("messages") or ()}
+    return [
+        event
+        for event in events
+        if event.kind in SHOWN_KINDS
+        and (event.data.get("run_id") is None or event.data["run_id"] not in runs)
+        and (event.kind != "user_message" or event.data.get("message_id") not in messages)
+    ]
 
 
 def _read_events(client: Client, conversation_id: str, since: int = 0) -> Iterator[ConversationEvent]:

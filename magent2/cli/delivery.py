@@ -310,13 +310,15 @@ def outbox() -> None:
 @bus_option
 @json_option
 def list_items(connector: str | None, state: str | None, bus: str | None, as_json: bool) -> None:
-    """List the messages of CONNECTOR, or of all connectors, oldest first."""
+    """List the messages of CONNECTOR, or of all connectors and webhooks, oldest first.
+
+    The outbox of a webhook is called webhook:ID, or webhook:config.NAME if the agents file describes it.
+    """
     from magent2.bus.log import run_sync
-    from magent2.connectors.outbox import read_outbox
-    from magent2.directory.connectors import list_connector_ids
+    from magent2.connectors.outbox import list_outboxes, read_outbox
 
     with open_bus(bus) as engine:
-        names = run_sync(engine, list_connector_ids) if connector is None else [connector]
+        names = run_sync(engine, list_outboxes) if connector is None else [connector]
         every = [item for name in names for item in run_sync(engine, read_outbox, name)]
     found = [item for item in every if state in (None, item.state)]
     if as_json:

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +23,7 @@ from magent2.cli.options import (
     gateway_options,
     json_option,
     printable_bus_url,
+    sdk_agents_option,
 )
 from magent2.cli.output import print_data, print_json
 from magent2.errors import GatewayUnreachable, Magent2Error, Unauthorized
@@ -51,8 +52,11 @@ Check = Callable[[], Iterable[Finding]]
 @bus_option
 @json_option
 @config_option
+@sdk_agents_option
 @gateway_options
-def doctor(bus: str | None, as_json: bool, config: Path | None, gateway: GatewayOptions) -> int:
+def doctor(
+    bus: str | None, as_json: bool, config: Path | None, sdk_agents: tuple[str, ...], gateway: GatewayOptions
+) -> int:
     """Check your setup and tell you what to fix.
 
     With an agents file, its MCP servers are started or connected to.
@@ -70,8 +74,9 @@ def doctor(bus: str | None, as_json: bool, config: Path | None, gateway: Gateway
         lambda: check_modes(bus, settings.data_dir),
         lambda: check_processes(bus),
         lambda: check_gateway(gateway),
-        check_key,
+        lambda: check_models(config, sdk_agents),
         lambda: check_agents_file(config),
+        lambda: check_sdk_agents(config, sdk_agents),
     )
     findings = [finding for check in checks for finding in check()]
     failed = any(finding.status == "fail" for finding in findings)
@@ -158,7 +163,7 @@ def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
             started = time.monotonic()
             bus.call(WRITE_PROBE)  # the first one may have opened a connection
             write_ms = 1000 * (time.monotonic() - started)
-            findings = list(check_token_on_bus(bus, settings))
+            findings = [*check_token_on_bus(bus, settings), *check_schedules(bus)]
         finally:
             bus.close()
     except Magent2Error as error:
@@ -175,6 +180,19 @@ def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
     for warning in info.warnings:
         yield Finding("warn", "bus", warning)
     yield from findings
+
+
+def check_schedules(bus: Engine) -> Iterator[Finding]:
+    """Check that no schedule is late: then no worker runs, or none gets to it."""
+    from magent2.bus.log import run_sync
+    from magent2.sessions.schedules.store import count_schedules
+
+    counts = run_sync(bus, count_schedules, round(time.time() * 1000))
+    if counts.late:
+        fix = "start a worker ('magent2 serve' or 'magent2 worker'), or see its log"
+        yield Finding("warn", "schedule", f"{counts.late} of {counts.active} active schedules are late; {fix}")
+    elif counts.active or counts.paused:
+        yield Finding("ok", "schedule", f"{counts.active} active, {counts.paused} paused, {counts.due} due, none late")
 
 
 def check_modes(url: str | None, folder: Path) -> Iterator[Finding]:
@@ -283,10 +301,47 @@ def check_agents_file(config: Path | None) -> Iterator[Finding]:
             yield Finding("fail", "mcp", f"{name}: {found}")
 
 
-def check_key() -> Iterator[Finding]:
-    if os.environ.get("OPENAI_API_KEY", "").strip():
-        yield Finding("ok", "key", "OPENAI_API_KEY is set")
-    else:
+def check_sdk_agents(config: Path | None, sdk_agents: Sequence[str]) -> Iterator[Finding]:
+    """Check the SDK agents that a server would serve. Their modules are imported here, as it would."""
+    from magent2.runner.select import roster_of_code
+    from magent2.worker.team_choice import check_source
+
+    try:
+        paths = check_source(config, sdk_agents)
+        if paths:
+            names = roster_of_code(paths, Path.cwd()).agent_names()
+            yield Finding("ok", "team", f"{', '.join(paths)}: {', '.join(names)}")
+    except Magent2Error as error:
+        yield Finding("fail", "team", str(error))
+
+
+def check_models(config: Path | None, sdk_agents: Sequence[str] = ()) -> Iterator[Finding]:
+    """Check the providers of the models that a server would use. Keys are named, never shown; no model is called.
+
+    What is wrong with the models of an agents file is reported with its other faults.
+    """
+    from magent2.errors import RosterError
+    from magent2.runner.config import RunnerConfig
+    from magent2.runner.select import can_call_models, catalogue_of
+    from magent2.worker.team_choice import choose_agents
+
+    try:
+        roster = choose_agents((), None, config, sdk_agents=sdk_agents).registry.roster
+        settings = RunnerConfig.read()
+    except RosterError:
+        return  # reported by `check_agents_file`
+    except Magent2Error as error:
+        if not sdk_agents:  # else reported by `check_sdk_agents`
+            yield Finding("fail", "models", str(error))
+        return
+    if not can_call_models(settings, roster):
         yield Finding(
-            "warn", "key", "OPENAI_API_KEY is not set; 'magent2 serve' uses the demo model, 'magent2 worker' echoes"
+            "warn", "models", "OPENAI_API_KEY is not set; 'magent2 serve' uses the demo model, 'magent2 worker' echoes"
         )
+        return
+    for agent, targets in catalogue_of(settings, roster).team(roster, settings.model):
+        for target in targets:
+            if (fault := target.fault()) is None:
+                yield Finding("ok", "models", f"{agent}: {target.describe()}")
+            elif config is None:
+                yield Finding("fail", "models", f"agent {agent!r}: {fault}")

@@ -85,6 +85,13 @@ def _spoken(data: EventData) -> str:
     return f"{_agent(data)}: {_str(data, 'text')}"
 
 
+def _compacted(data: EventData) -> str:
+    sizes = f"about {data.get('tokens_before')} tokens, now {data.get('tokens_after')}"
+    if data.get("summary") is None:
+        return f"the conversation was too long for the model ({sizes}); its beginning is left out"
+    return f"the beginning of the conversation was summarised for the model ({sizes})"
+
+
 def _run(data: EventData) -> str:
     reason = f" ({data['reason']})" if data.get("reason") else ""
     return f"{_agent(data)} run {data.get('status')}{reason}"
@@ -117,6 +124,17 @@ def _approval(data: EventData) -> str:
 def _block(data: EventData) -> str:
     held = f", {data.get('sent')} of {data['held']} messages sent" if data.get("held") else ""
     return f"{_agent(data)} ran a Python block: {data.get('status')}{held}"
+
+
+def _budget(data: EventData) -> str:
+    found = data.get("budgets")
+    kinds = [str(item.get("budget")) for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    names = ", ".join(kinds) or "unknown"
+    if data.get("status") == "warning":
+        return f"{_agent(data)} has used most of its budget ({names}): magent2 budgets ls"
+    place = shlex.quote(_str(data, "conversation_id"))
+    again = f"goes on at {data['resumes_at']}; " if data.get("resumes_at") else ""
+    return f"{_agent(data)} waits, its budget is used up ({names}); {again}magent2 budgets ls, or magent2 stop {place}"
 
 
 def _subagent(data: EventData) -> str:
@@ -156,7 +174,10 @@ _DESCRIPTIONS: Mapping[str, Callable[[EventData], str]] = {
     "message_received": _receipt,
     "approval": _approval,
     "block": _block,
+    "budget": _budget,
     "subagent": _subagent,
+    "superseded": lambda data: f"the answer of {_agent(data)} to {data.get('envelope_id')} was replaced",
+    "compacted": _compacted,
     "run": _run,
     "handoff": _handoff,
     "mcp_server": lambda data: f"MCP server {data.get('server')} {data.get('status')}: {_str(data, 'reason')}",

@@ -36,8 +36,15 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "chat": ("magent2.cli.chat:chat", "Chat with an agent."),
         "send": ("magent2.cli.runs:send", "Send a message to an agent."),
         "python": ("magent2.cli.runs:python", "Run a Python file with an agent's tools."),
+        "regenerate": ("magent2.cli.runs:regenerate", "Answer the last message of a conversation again."),
+        "edit": (
+            "magent2.cli.runs:edit",
+            "Replace the last message of a conversation by another text, and answer that.",
+        ),
         "steer": ("magent2.cli.runs:steer", "Send a message to agents while they are running."),
         "stop": ("magent2.cli.runs:stop", "Stop the run of a conversation."),
+        "usage": ("magent2.cli.usage:usage", "Show what model calls have used and cost."),
+        "budgets": ("magent2.cli.usage:budgets", "Show and set the limits of usage."),
         "approvals": ("magent2.cli.runs:approvals", "List the tool calls that need approval."),
         "approve": ("magent2.cli.runs:approve", "Approve a tool call."),
         "reject": ("magent2.cli.runs:reject", "Reject a tool call."),
@@ -48,6 +55,10 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "List, show, export and delete conversations.",
         ),
         "tail": ("magent2.cli.conversations:tail", "Follow the events of a conversation."),
+        "schedules": (
+            "magent2.cli.schedules:schedules",
+            "Send messages at a time, after a duration, or by a cron expression.",
+        ),
         "replay": ("magent2.cli.conversations:replay", "Replay a recorded conversation."),
     },
     "Agents, users and connectors": {
@@ -58,6 +69,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "channels": ("magent2.cli.directory:channels", "Manage channels, in which agents of several users talk."),
         "connectors": ("magent2.cli.delivery:connectors", "Manage connectors, which deliver messages to users."),
         "outbox": ("magent2.cli.delivery:outbox", "Manage messages that go out through connectors."),
+        "webhooks": ("magent2.cli.webhooks:webhooks", "Manage webhooks, which are told of the ends of runs."),
         "dead": ("magent2.cli.delivery:dead", "Manage dead letters: messages that no agent could answer."),
     },
     "Access and administration": {

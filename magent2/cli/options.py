@@ -42,6 +42,17 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def file_option(command: F) -> F:
+    return click.option(
+        "--file",
+        "files",
+        metavar="PATH",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="File to attach to the message. Repeat the option for several files.",
+    )(command)
+
+
 def yes_option(command: F) -> F:
     return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(command)
 
@@ -287,8 +298,22 @@ def config_option(command: F) -> F:
     )(command)
 
 
+def sdk_agents_option(command: F) -> F:
+    return click.option(
+        "--agents",
+        "sdk_agents",
+        metavar="MODULE:ATTRIBUTE",
+        multiple=True,
+        envvar="MAGENT2_AGENTS",
+        show_envvar=True,
+        help="Serve agents of your own Agents SDK code: an Agent, or a list of them. Can be repeated, or have commas"
+        " between several. Modules are looked for in the current folder first.",
+    )(command)
+
+
 def team_options(command: F) -> F:
     """Add the options that choose the agents to serve and their model."""
+    command = sdk_agents_option(command)
     command = click.option(
         "--model",
         metavar="MODEL",
@@ -299,7 +324,7 @@ def team_options(command: F) -> F:
         "agents",
         metavar="NAME",
         multiple=True,
-        help="Serve this agent alone. With --config: serve this agent of the file; can be repeated."
+        help="Serve this agent alone. With --config or --agents: serve this agent of them; can be repeated."
         "  [env var: AGENT_NAME]",
     )(command)
     return config_option(command)

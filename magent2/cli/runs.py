@@ -1,7 +1,8 @@
-"""The commands that start runs and act on them: `send`, `python`, `steer`, `stop`, `approvals`, `approve`, `reject`."""
+"""The commands that start runs and act on them: `send`, `regenerate`, `edit`, `python`, `steer`, `stop` …"""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import closing
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from magent2.cli.event_display import PlainDisplay, approval_text
-from magent2.cli.options import GatewayOptions, gateway_options, json_option
+from magent2.cli.options import GatewayOptions, file_option, gateway_options, json_option
 from magent2.cli.output import print_data, print_json, print_note
 
 if TYPE_CHECKING:
     from magent2.client import ApprovalInfo, Client, ConversationEvent, SentMessage
+    from magent2.models.api.messages import WhenBusy
+    from magent2.models.json_types import JsonObject
 
 TEXT_MAX_BYTES = 64 << 20  # of stdin; the gateway has a lower limit of its own
 TOOL = "run_python"
@@ -30,11 +33,25 @@ RECEIPT_PAUSE_S = 0.1  # between two looks for the receipt of a stop
 @click.option("-c", "--conversation", "conversation_id", metavar="ID", help="Conversation. Default: a new one.")
 @click.option("--sender", metavar="ADDRESS", help="Sender, as user:ann. Default: the owner of the token or API key.")
 @click.option("--id", "envelope_id", metavar="ID", help="Id of the message. A second message with the id is not sent.")
+@click.option(
+    "--when-busy",
+    type=click.Choice(["queue", "steer", "interrupt", "reject"]),
+    default="queue",
+    show_default=True,
+    help="While another message is being answered: wait, join its run, stop its run first, or fail.",
+)
 @click.option("--wait", "mode", flag_value="wait", help="Wait for the answer and print it.")
 @click.option("--stream", "mode", flag_value="stream", help="Print the answer while the agent writes it.")
 @click.option(
+    "--schema",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Wait for an answer that matches the JSON schema in this file.",
+)
+@click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Stop waiting after this time."
 )
+@file_option
 @json_option
 @gateway_options
 def send(  # noqa: PLR0913  one parameter per option
@@ -44,31 +61,115 @@ def send(  # noqa: PLR0913  one parameter per option
     conversation_id: str | None,
     sender: str | None,
     envelope_id: str | None,
+    when_busy: WhenBusy,
     mode: str | None,
+    schema: Path | None,
     timeout_s: float | None,
+    files: tuple[Path, ...],
     as_json: bool,
     gateway: GatewayOptions,
 ) -> None:
     """Send a message to an agent.
 
     AGENT is a name, or 'chat:ID' for the active agent of that conversation. TEXT '-' reads the text from stdin.
+    With a file, TEXT may be empty ('').
     """
+    if schema is not None and mode == "stream":
+        raise click.UsageError("--schema prints the answer when it was checked; use --wait in place of --stream")
+    wanted = None if schema is None else {"output_schema": {"schema": _read_schema(schema)}}
+    mode = mode if schema is None else "wait"
     body = _read_stdin() if text == "-" else text
     with gateway.connect() as client:
-        sent = client.send(agent, body, conversation_id=conversation_id, sender=sender, envelope_id=envelope_id)
-        if sent.notice:
-            print_note(f"note: {sent.notice}")
-        place = f"conversation {sent.conversation_id} seq {sent.seq}"
-        if mode is None:
-            print_json(sent) if as_json else print_data(place)
-            return
-        if not as_json:
-            print_note(place)
-        if mode == "stream":
-            _stream_answer(client, sent, as_json)
-            return
-        answer = client.wait(sent, timeout_s, on_approval=_note_approval)
-        print_json({"sent": sent, "answer": answer}) if as_json else print_data(answer.text)
+        sent = client.send(
+            agent,
+            body,
+            conversation_id=conversation_id,
+            sender=sender,
+            envelope_id=envelope_id,
+            when_busy=when_busy,
+            files=files,
+            metadata=wanted and {"run_options": wanted},
+        )
+        _show_sent(client, sent, mode, timeout_s, as_json)
+
+
+def _show_sent(client: Client, sent: SentMessage, mode: str | None, timeout_s: float | None, as_json: bool) -> None:
+    """Print where the message is, and its answer if `mode` asks for it."""
+    if sent.notice:
+        print_note(f"note: {sent.notice}")
+    place = f"conversation {sent.conversation_id} seq {sent.seq}"
+    if mode is None:
+        print_json(sent) if as_json else print_data(place)
+        return
+    if not as_json:
+        print_note(place)
+    if mode == "stream":
+        _stream_answer(client, sent, as_json)
+        return
+    answer = client.wait(sent, timeout_s, on_approval=_note_approval)
+    print_json({"sent": sent, "answer": answer}) if as_json else print_data(answer.text)
+
+
+@click.command(epilog="Example: magent2 regenerate c-1a2b3c --wait")
+@click.argument("conversation_id", metavar="ID")
+@click.option("--wait", "mode", flag_value="wait", help="Wait for the answer and print it.")
+@click.option("--stream", "mode", flag_value="stream", help="Print the answer while the agent writes it.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Stop waiting after this time."
+)
+@json_option
+@gateway_options
+def regenerate(
+    conversation_id: str, mode: str | None, timeout_s: float | None, as_json: bool, gateway: GatewayOptions
+) -> None:
+    """Answer the last message of a conversation again.
+
+    The answer so far stays on the log. Later answers do not take it into account.
+    """
+    with gateway.connect() as client:
+        _show_sent(client, client.regenerate(conversation_id), mode, timeout_s, as_json)
+
+
+@click.command(epilog="Example: magent2 edit c-1a2b3c 'weather in Bergen' --wait")
+@click.argument("conversation_id", metavar="ID")
+@click.argument("text", metavar="TEXT")
+@click.option("--message", "message_id", metavar="MESSAGE", help="Replace nothing if another message is the last.")
+@click.option("--wait", "mode", flag_value="wait", help="Wait for the answer and print it.")
+@click.option("--stream", "mode", flag_value="stream", help="Print the answer while the agent writes it.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Stop waiting after this time."
+)
+@json_option
+@gateway_options
+def edit(
+    conversation_id: str,
+    text: str,
+    message_id: str | None,
+    mode: str | None,
+    timeout_s: float | None,
+    as_json: bool,
+    gateway: GatewayOptions,
+) -> None:
+    """Replace the last message of a conversation by another text, and answer that.
+
+    The message and its answer stay on the log. Later answers do not take them into account.
+    """
+    with gateway.connect() as client:
+        _show_sent(client, client.edit(conversation_id, message_id, text), mode, timeout_s, as_json)
+
+
+def _read_schema(file: Path) -> JsonObject:
+    """The JSON schema in a file. It is checked before the message is sent."""
+    from magent2.models.output_schema import check_output_schema
+
+    try:
+        schema = json.loads(file.read_bytes())
+        if not isinstance(schema, dict):
+            raise ValueError(f"it must hold a JSON object, not {type(schema).__name__}")
+        check_output_schema(schema)
+    except (OSError, ValueError, RecursionError) as error:
+        raise click.UsageError(f"--schema {file}: {error}") from error
+    return schema
 
 
 def _note_approval(approval: ApprovalInfo) -> None:

@@ -34,6 +34,7 @@ from magent2.loop import on_sighup, on_stop_signal, run_on_loop
 from magent2.machine import raise_open_files
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import EnvironmentOverride, Registry, reload_now
+from magent2.runner.select import describe_agents, roster_of_code
 from magent2.settings import Settings, tls_verification
 from magent2.telemetry import Metrics
 from magent2.telemetry.tracing import NO_TRACER, Tracer, traced_process
@@ -162,7 +163,12 @@ def worker_banner(team: ServedTeam, bus_url: str, metrics_url: str) -> str:
 
 
 def serve(
-    agents: Sequence[str], model: str | None, config: Path | None, options: ListenOptions, bus_url: str | None
+    agents: Sequence[str],
+    model: str | None,
+    config: Path | None,
+    sdk_agents: Sequence[str],
+    options: ListenOptions,
+    bus_url: str | None,
 ) -> None:
     """Run a gateway and a worker until a signal ends them."""
     from magent2.telemetry.metrics import RunMetrics
@@ -175,7 +181,7 @@ def serve(
         from magent2.runner.model_client import import_model_client
         from magent2.worker.team_selection import choose_team
 
-        team = choose_team(agents, model, config, without_key="demo")
+        team = choose_team(agents, model, config, sdk_agents=sdk_agents, without_key="demo")
         import_model_client()
     runner, metrics = team.runner, Metrics()
 
@@ -202,18 +208,13 @@ def serve(
         run_on_loop(run(tracer))
 
 
-def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | None) -> None:
+def serve_gateway(config: Path | None, sdk_agents: Sequence[str], options: ListenOptions, bus_url: str | None) -> None:
     """Run a gateway until a signal ends it."""
-    from magent2.tools.default_tools import known_tools
-
-    override = EnvironmentOverride.of(Settings.read())
-    if config is None:
-        registry = Registry.of(override.apply(default_roster()))
-    else:
-        registry = Registry.of_file(config, known_tools(), os.environ, override)
+    registry, folder = gateway_registry(config, sdk_agents)
     resources = GatewayResources.open(options, bus_url)
-    catalogue = Catalogue(registry, folder=None if config is None else config.parent)
+    catalogue = Catalogue(registry, folder=folder)
     worker = "" if config is None else f" --config {shlex.quote(str(config))}"
+    worker += "".join(f" --agents {shlex.quote(path)}" for path in sdk_agents)
 
     async def run(tracer: Tracer) -> None:
         reload_on_sighup(registry)
@@ -231,10 +232,25 @@ def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | No
         run_on_loop(run(tracer))
 
 
+def gateway_registry(config: Path | None, sdk_agents: Sequence[str]) -> tuple[Registry, Path | None]:
+    """The team that a gateway without agents tells its clients of, and the folder of its own modules."""
+    from magent2.tools.default_tools import known_tools
+    from magent2.worker.team_choice import check_source
+
+    override = EnvironmentOverride.of(Settings.read())
+    paths = check_source(config, sdk_agents)
+    if config is not None:
+        return Registry.of_file(config, known_tools(), os.environ, override, describe_agents), config.parent
+    if paths:
+        return Registry.of(override.apply(roster_of_code(paths, Path.cwd()))), Path.cwd()
+    return Registry.of(override.apply(default_roster())), None
+
+
 def serve_worker(
     agents: Sequence[str],
     model: str | None,
     config: Path | None,
+    sdk_agents: Sequence[str],
     bus_url: str | None,
     concurrency: int | None,
     metrics: str | None,
@@ -248,7 +264,7 @@ def serve_worker(
     metrics_address = None if metrics is None else parse_address(metrics)
     tls_verification()  # certificates that cannot be used are an error now, not in the first run
     raise_open_files()
-    team = choose_team(agents, model, config)
+    team = choose_team(agents, model, config, sdk_agents=sdk_agents)
     import_model_client()
     with traced_process() as tracer, metrics_endpoint(metrics_address) as (run_metrics, metrics_url):
         bus = connect(bus_url)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from magent2.client.results import ConversationEvent, Decision, EventPage, SentMessage, SteeredMessage, ToolResult
+from magent2.client.uploads import FileSource, UploadBody
 from magent2.errors import (
     AddressError,
     Conflict,
@@ -24,6 +25,7 @@ from magent2.errors import (
 )
 from magent2.models.address import DOT_NAMES, Address
 from magent2.models.api.administration import AgentInfo, AgentList, DeadLetterPage, DeadLettersResponse
+from magent2.models.api.files import FileInfo, FileList
 from magent2.models.api.messages import (
     AcceptedResponse,
     ApprovalInfo,
@@ -33,9 +35,21 @@ from magent2.models.api.messages import (
     RecordPage,
     SendResponse,
     SteerResponse,
+    WhenBusy,
 )
+from magent2.models.api.schedules import Missed, ScheduleDetail, ScheduleList
 from magent2.models.api.sessions import Conversation, ConversationPage, SessionSettings, StopResponse
 from magent2.models.api.team import ToolRunResponse
+from magent2.models.api.usage import BudgetInfo, BudgetList, UsageReportInfo
+from magent2.models.api.webhooks import (
+    WebhookDelivery,
+    WebhookDeliveryList,
+    WebhookInfo,
+    WebhookList,
+    WebhookScope,
+)
+from magent2.models.files import ATTACHMENTS
+from magent2.models.webhook_events import WebhookEvent
 
 T = TypeVar("T")
 
@@ -56,7 +70,10 @@ ERRORS: Mapping[int, type[GatewayProblem]] = {
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest(Generic[T]):
-    """One request. If it is `repeatable`, sending it again after a lost response has no further effect."""
+    """One request, with a JSON `body` or a file to `upload`.
+
+    If it is `repeatable`, sending it again after a lost response has no further effect.
+    """
 
     method: str
     path: str
@@ -64,13 +81,15 @@ class ApiRequest(Generic[T]):
     params: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, object] | None = None
     repeatable: bool = True
+    upload: UploadBody | None = None
+    raw: bool = False  # the response is not JSON
 
     def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
         """Parse a response. Raises the error that the gateway reports."""
         if not 200 <= status < 300:
             raise problem(status, headers, content)
         try:
-            return self.parse(json.loads(content) if content else {})
+            return self.parse(content if self.raw else json.loads(content) if content else {})
         except (ValueError, LookupError, TypeError) as error:
             raise GatewayFailed(status, "no_gateway", f"what answered {self.path} is not a magent2 gateway") from error
 
@@ -90,6 +109,134 @@ def problem(status: int, headers: Mapping[str, str], content: bytes) -> GatewayP
     return error_type(status, str(document.get("code") or status), detail[:DETAIL_MAX_CHARS], fields)
 
 
+# --- files
+
+
+def upload(source: FileSource) -> ApiRequest[FileInfo]:
+    body = UploadBody.of(source)
+    params = {"name": body.name}
+    return ApiRequest("POST", "/api/files", FileInfo.model_validate, params, repeatable=False, upload=body)
+
+
+def files(limit: int, before: str | None) -> ApiRequest[FileList]:
+    return ApiRequest("GET", "/api/files", FileList.model_validate, _params(limit=limit, before=before))
+
+
+def delete_file(file_id: str) -> ApiRequest[None]:
+    return ApiRequest("DELETE", f"/api/files/{path_part(file_id)}", _nothing)
+
+
+def download(file_id: str) -> ApiRequest[bytes]:
+    return ApiRequest("GET", f"/api/files/{path_part(file_id)}/content", _bytes, raw=True)
+
+
+# --- schedules
+
+
+def create_schedule(
+    text: str,
+    session_id: str | None,
+    agent: str | None,
+    when: Mapping[str, object],
+    missed: Missed,
+    when_busy: WhenBusy,
+    max_runs: int | None,
+    schedule_id: str | None,
+) -> ApiRequest[ScheduleDetail]:
+    # As in `send`, the id is chosen here, so that a repeated request is still one schedule.
+    body = _given(
+        text=text,
+        session_id=session_id,
+        agent=agent,
+        missed=missed,
+        when_busy=when_busy,
+        max_runs=max_runs,
+        schedule_id=schedule_id or uuid.uuid4().hex,
+        **{name: _instant_text(value) for name, value in when.items()},
+    )
+    return ApiRequest("POST", "/api/schedules", ScheduleDetail.model_validate, body=body)
+
+
+def _instant_text(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def schedules(session_id: str | None, limit: int, before: str | None, owner: str | None) -> ApiRequest[ScheduleList]:
+    params = _params(session_id=session_id, limit=limit, before=before, owner=owner)
+    return ApiRequest("GET", "/api/schedules", ScheduleList.model_validate, params)
+
+
+def schedule(schedule_id: str) -> ApiRequest[ScheduleDetail]:
+    return ApiRequest("GET", _schedule(schedule_id), ScheduleDetail.model_validate)
+
+
+def change_schedule(schedule_id: str, change: Literal["pause", "resume"]) -> ApiRequest[ScheduleDetail]:
+    return ApiRequest("POST", f"{_schedule(schedule_id)}/{change}", ScheduleDetail.model_validate)
+
+
+def run_schedule(schedule_id: str, client_message_id: str | None) -> ApiRequest[SentMessage]:
+    body = {"client_message_id": client_message_id or str(uuid.uuid4())}
+    return ApiRequest("POST", f"{_schedule(schedule_id)}/run", _accepted_message, body=body)
+
+
+def delete_schedule(schedule_id: str) -> ApiRequest[None]:
+    return ApiRequest("DELETE", _schedule(schedule_id), _nothing)
+
+
+def _schedule(schedule_id: str) -> str:
+    return f"/api/schedules/{path_part(schedule_id)}"
+
+
+# --- webhooks
+
+
+def create_webhook(
+    url: str,
+    events: Sequence[WebhookEvent] | None,
+    secret: str | None,
+    secret_env: str | None,
+    scope: WebhookScope | None,
+    allow_private: bool,
+) -> ApiRequest[WebhookInfo]:
+    body = _given(
+        url=url,
+        events=None if events is None else list(events),
+        secret=secret,
+        secret_env=secret_env,
+        scope=scope,
+        allow_private=allow_private,
+    )
+    return ApiRequest("POST", "/api/webhooks", WebhookInfo.model_validate, body=body, repeatable=False)
+
+
+def webhooks(owner: str | None) -> ApiRequest[tuple[WebhookInfo, ...]]:
+    def parse(data: object) -> tuple[WebhookInfo, ...]:
+        return tuple(WebhookList.model_validate(data).webhooks)
+
+    return ApiRequest("GET", "/api/webhooks", parse, _params(owner=owner))
+
+
+def delete_webhook(webhook_id: str) -> ApiRequest[None]:
+    return ApiRequest("DELETE", f"/api/webhooks/{path_part(webhook_id)}", _nothing)
+
+
+def test_webhook(webhook_id: str) -> ApiRequest[WebhookDelivery]:
+    path = f"/api/webhooks/{path_part(webhook_id)}/test"
+    return ApiRequest("POST", path, WebhookDelivery.model_validate, repeatable=False)
+
+
+def webhook_deliveries(webhook_id: str, state: str | None) -> ApiRequest[tuple[WebhookDelivery, ...]]:
+    def parse(data: object) -> tuple[WebhookDelivery, ...]:
+        return tuple(WebhookDeliveryList.model_validate(data).deliveries)
+
+    return ApiRequest("GET", f"/api/webhooks/{path_part(webhook_id)}/deliveries", parse, _params(state=state))
+
+
+def retry_webhook_delivery(webhook_id: str, delivery_id: str) -> ApiRequest[WebhookDelivery]:
+    path = f"/api/webhooks/{path_part(webhook_id)}/deliveries/{path_part(delivery_id)}/retry"
+    return ApiRequest("POST", path, WebhookDelivery.model_validate, repeatable=False)
+
+
 # --- messages
 
 
@@ -100,24 +247,28 @@ def send(
     sender: str | None = None,
     envelope_id: str | None = None,
     metadata: Mapping[str, object] | None = None,
+    when_busy: WhenBusy = "queue",
+    file_ids: Sequence[str] = (),
 ) -> ApiRequest[SentMessage]:
     # The id is chosen here and not by the gateway, so that a repeated request is still one message.
     address = Address.parse(recipient if recipient.startswith(("agent:", "chat:")) else f"agent:{recipient}")
     conversation = conversation_id or (address.name if address.kind == "chat" else f"c-{uuid.uuid4().hex[:12]}")
+    facts = {**(metadata or {}), **({ATTACHMENTS: list(file_ids)} if file_ids else {})}
     body = _given(
         id=envelope_id or str(uuid.uuid4()),
         conversation_id=conversation,
         recipient=str(address),
         content=text,
         sender=sender,  # defaults to the caller's principal
-        metadata=dict(metadata) if metadata else None,
+        metadata=facts or None,
     )
 
     def parse(data: object) -> SentMessage:
         response = SendResponse.model_validate(data)
         return SentMessage(conversation, response.envelope_id, response.seq, response.notice)
 
-    return ApiRequest("POST", "/send", parse, body=body)
+    params = {} if when_busy == "queue" else {"when_busy": when_busy}
+    return ApiRequest("POST", "/send", parse, params, body)
 
 
 def steer(
@@ -138,6 +289,24 @@ def steer(
     return ApiRequest("POST", f"{_session(conversation_id)}/steer", parse, body=body)
 
 
+def regenerate(conversation_id: str, client_message_id: str | None) -> ApiRequest[SentMessage]:
+    # As in `send`, the idempotency key is chosen here.
+    body = {"client_message_id": client_message_id or str(uuid.uuid4())}
+    return ApiRequest("POST", f"{_session(conversation_id)}/regenerate", _accepted_message, body=body)
+
+
+def edit(
+    conversation_id: str, message_id: str | None, text: str, client_message_id: str | None
+) -> ApiRequest[SentMessage]:
+    body = {"message_id": message_id, "text": text, "client_message_id": client_message_id or str(uuid.uuid4())}
+    return ApiRequest("POST", f"{_session(conversation_id)}/edit", _accepted_message, body=body)
+
+
+def _accepted_message(data: object) -> SentMessage:
+    accepted = AcceptedResponse.model_validate(data)
+    return SentMessage(accepted.session_id, accepted.message_id, accepted.seq, accepted.notice)
+
+
 def receipt(conversation_id: str, receipt_id: str, wait_s: float) -> ApiRequest[MessageReceipt]:
     path = f"{_session(conversation_id)}/receipts/{path_part(receipt_id)}"
     return ApiRequest("GET", path, MessageReceipt.model_validate, _params(wait_s=wait_s))
@@ -147,6 +316,21 @@ def stop(conversation_id: str, agent: str | None, sender: str | None) -> ApiRequ
     body = _given(agent=agent, sender=sender)
     path = f"{_session(conversation_id)}/stop"
     return ApiRequest("POST", path, StopResponse.model_validate, _RECORDS, body)
+
+
+def usage(
+    by: Sequence[str], since: date | None, until: date | None, user: str | None, conversation: str | None
+) -> ApiRequest[UsageReportInfo]:
+    params = _params(by=",".join(by) or None, since=since, until=until, user=user, conversation=conversation)
+    return ApiRequest("GET", "/api/usage", UsageReportInfo.model_validate, params)
+
+
+def budgets(conversation: str | None, user: str | None) -> ApiRequest[BudgetList]:
+    return ApiRequest("GET", "/api/budgets", BudgetList.model_validate, _params(conversation=conversation, user=user))
+
+
+def set_budget(body: Mapping[str, object]) -> ApiRequest[BudgetInfo]:
+    return ApiRequest("PUT", "/api/budgets", BudgetInfo.model_validate, body=body)
 
 
 def pending_approvals(before: str | None) -> ApiRequest[PendingApprovalPage]:
@@ -170,8 +354,7 @@ def run_tool(session_id: str, tool: str, args: Mapping[str, object]) -> ApiReque
 
     def parse(data: object) -> ToolResult | SentMessage:
         if not isinstance(data, dict) or "result" not in data:
-            accepted = AcceptedResponse.model_validate(data)
-            return SentMessage(accepted.session_id, accepted.message_id, accepted.seq, accepted.notice)
+            return _accepted_message(data)
         done = ToolRunResponse.model_validate(data)
         return ToolResult(done.session_id, done.tool, done.agent_id, done.result, done.error, done.duration_ms)
 
@@ -288,6 +471,12 @@ def _params(**values: object) -> dict[str, str]:
 def _json_object(data: object) -> dict[str, object]:
     if not isinstance(data, dict):
         raise TypeError(f"expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+def _bytes(data: object) -> bytes:
+    if not isinstance(data, bytes):
+        raise TypeError(f"expected bytes, found {type(data).__name__}")
     return data
 
 

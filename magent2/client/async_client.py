@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar, overload
 
 import httpx2
 
@@ -27,6 +27,7 @@ from magent2.client.results import (
     ToolResult,
 )
 from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor, approval_needed
+from magent2.client.structured import ModelT, parse_output, with_output_schema
 from magent2.client.transport import (
     EVENT_MAX_BYTES,
     LONG_POLL_S,
@@ -39,10 +40,17 @@ from magent2.client.transport import (
     http_options,
     may_repeat,
 )
+from magent2.client.uploads import FileSource, async_pieces
 from magent2.errors import AnswerPending, Conflict, GatewayUnreachable, NotFound, TransientError
 from magent2.models.api.administration import AgentInfo, DeadLetterPage, DeadLettersResponse
-from magent2.models.api.messages import ApprovalInfo, MessageReceipt
+from magent2.models.api.files import FileInfo, FileList
+from magent2.models.api.messages import ApprovalInfo, MessageReceipt, WhenBusy
+from magent2.models.api.schedules import Missed, ScheduleDetail, ScheduleList
 from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
+from magent2.models.api.usage import BudgetInfo, BudgetList, UsageReportInfo
+from magent2.models.api.webhooks import WebhookDelivery, WebhookInfo, WebhookScope
+from magent2.models.budgets import BudgetKind
+from magent2.models.webhook_events import WebhookEvent
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +81,91 @@ class AsyncClient:
         sender: str | None = None,
         envelope_id: str | None = None,
         metadata: Mapping[str, object] | None = None,
+        when_busy: WhenBusy = "queue",
+        files: Iterable[FileSource | FileInfo] = (),
     ) -> SentMessage:
-        """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`)."""
-        return await self._request(api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata))
+        """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`).
+
+        `when_busy` says what to do while another message of the conversation waits or is being answered: wait for its
+        end (`queue`), join its run (`steer`), stop its run first (`interrupt`), or raise `Conflict` with the code
+        `busy` and change nothing (`reject`).
+        `files` are attached to it: each is a path, or a name and bytes, which are uploaded first, or a file that
+        `upload` returned. With a file, the text may be empty.
+        """
+        file_ids = [one.file_id if isinstance(one, FileInfo) else (await self.upload(one)).file_id for one in files]
+        return await self._request(
+            api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata, when_busy, file_ids)
+        )
+
+    async def upload(self, source: FileSource) -> FileInfo:
+        """Upload a file: a path, or a name and bytes. It can be attached to any number of messages."""
+        return await self._request(api_requests.upload(source))
+
+    async def files(self, limit: int = 50, before: str | None = None) -> FileList:
+        """Return a page of uploaded files, newest first. Pass `next` of the last page as `before`."""
+        return await self._request(api_requests.files(limit, before))
+
+    async def download(self, file_id: str) -> bytes:
+        """Return the content of a file."""
+        return await self._request(api_requests.download(file_id))
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file. Messages that had it keep its name."""
+        await self._request(api_requests.delete_file(file_id))
+
+    # --- schedules
+
+    async def create_schedule(  # noqa: PLR0913  one parameter per field
+        self,
+        text: str,
+        *,
+        session_id: str | None = None,
+        agent: str | None = None,
+        at: datetime | str | None = None,
+        in_: float | str | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        missed: Missed = "once",
+        when_busy: WhenBusy = "queue",
+        until: datetime | str | None = None,
+        max_runs: int | None = None,
+        schedule_id: str | None = None,
+    ) -> ScheduleDetail:
+        """Create a schedule that sends a message to a session, or to an agent in a session of its own.
+
+        Exactly one of `at` (an instant), `in_` (seconds, or a text such as `"15m"`) and `cron` (five fields, in
+        `timezone`) says when. `missed` is what to do with slots for which no worker was there in time.
+        """
+        when = {"at": at, "in": in_, "cron": cron, "timezone": timezone, "until": until}
+        return await self._request(
+            api_requests.create_schedule(text, session_id, agent, when, missed, when_busy, max_runs, schedule_id)
+        )
+
+    async def schedules(
+        self, *, session_id: str | None = None, limit: int = 50, before: str | None = None, owner: str | None = None
+    ) -> ScheduleList:
+        """Return a page of schedules, most recently changed first. Pass `next` of the last page as `before`."""
+        return await self._request(api_requests.schedules(session_id, limit, before, owner))
+
+    async def schedule(self, schedule_id: str) -> ScheduleDetail:
+        """Return a schedule with its text and its last slots."""
+        return await self._request(api_requests.schedule(schedule_id))
+
+    async def pause_schedule(self, schedule_id: str) -> ScheduleDetail:
+        """Pause a schedule. Slots until it is resumed are not sent, now or later."""
+        return await self._request(api_requests.change_schedule(schedule_id, "pause"))
+
+    async def resume_schedule(self, schedule_id: str) -> ScheduleDetail:
+        """Resume a paused schedule, with its next slot."""
+        return await self._request(api_requests.change_schedule(schedule_id, "resume"))
+
+    async def run_schedule(self, schedule_id: str, *, client_message_id: str | None = None) -> SentMessage:
+        """Send the message of a schedule now. Its slots stay as they are."""
+        return await self._request(api_requests.run_schedule(schedule_id, client_message_id))
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        """Delete a schedule. Messages that it has sent stay."""
+        await self._request(api_requests.delete_schedule(schedule_id))
 
     async def wait(
         self, sent: SentMessage, timeout_s: float | None = None, *, on_approval: AsyncApprovalCallback | None = None
@@ -117,6 +207,7 @@ class AsyncClient:
         except (Conflict, NotFound) as error:  # another person decided first, or the run was stopped
             log.info("the decision came too late", extra={"call_id": call.call_id, "error": str(error)})
 
+    @overload
     async def ask(
         self,
         recipient: str,
@@ -126,19 +217,62 @@ class AsyncClient:
         sender: str | None = None,
         envelope_id: str | None = None,
         metadata: Mapping[str, object] | None = None,
+        when_busy: WhenBusy = "queue",
+        files: Iterable[FileSource | FileInfo] = (),
+        schema: None = None,
         timeout_s: float | None = None,
         on_approval: AsyncApprovalCallback | None = None,
-    ) -> MessageReply:
-        """Send a message and wait for the reply. See `send` and `wait`."""
+    ) -> MessageReply: ...
+
+    @overload
+    async def ask(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        conversation_id: str | None = None,
+        sender: str | None = None,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+        when_busy: WhenBusy = "queue",
+        files: Iterable[FileSource | FileInfo] = (),
+        schema: type[ModelT],
+        timeout_s: float | None = None,
+        on_approval: AsyncApprovalCallback | None = None,
+    ) -> ModelT: ...
+
+    async def ask(  # noqa: PLR0913  one parameter per option
+        self,
+        recipient: str,
+        text: str,
+        *,
+        conversation_id: str | None = None,
+        sender: str | None = None,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+        when_busy: WhenBusy = "queue",
+        files: Iterable[FileSource | FileInfo] = (),
+        schema: type[ModelT] | None = None,
+        timeout_s: float | None = None,
+        on_approval: AsyncApprovalCallback | None = None,
+    ) -> MessageReply | ModelT:
+        """Send a message and wait for the reply. See `send` and `wait`.
+
+        With `schema`, a pydantic model, the answer has to match its JSON schema and is returned as an instance of it.
+        Raises `OutputMismatch` if it does not pass the validators of the model, which only the client knows.
+        """
         sent = await self.send(
             recipient,
             text,
             conversation_id=conversation_id,
             sender=sender,
             envelope_id=envelope_id,
-            metadata=metadata,
+            metadata=metadata if schema is None else with_output_schema(metadata, schema),
+            when_busy=when_busy,
+            files=files,
         )
-        return await self.wait(sent, timeout_s, on_approval=on_approval)
+        reply = await self.wait(sent, timeout_s, on_approval=on_approval)
+        return reply if schema is None else parse_output(schema, reply.text)
 
     async def replies(self, sent: SentMessage) -> AsyncGenerator[ConversationEvent]:
         """Iterate over the events of the run that answers a message, up to its reply.
@@ -179,6 +313,22 @@ class AsyncClient:
     ) -> SteeredMessage:
         """Send a message to the runs in progress, or to the run of the agent `target`. See `seen` and `receipt`."""
         return await self._request(api_requests.steer(conversation_id, text, target, require_active, client_message_id))
+
+    async def regenerate(self, conversation_id: str, *, client_message_id: str | None = None) -> SentMessage:
+        """Have the last message answered again, in place of its answer. Pass the result to `wait` or `replies`.
+
+        Raises `Conflict` with the code `busy` while a message waits or is being answered.
+        """
+        return await self._request(api_requests.regenerate(conversation_id, client_message_id))
+
+    async def edit(
+        self, conversation_id: str, message_id: str | None, text: str, *, client_message_id: str | None = None
+    ) -> SentMessage:
+        """Replace the last message of a person by another text and have that answered. See `regenerate`.
+
+        If another message than `message_id` is the last, nothing is replaced. `None` is whichever is the last.
+        """
+        return await self._request(api_requests.edit(conversation_id, message_id, text, client_message_id))
 
     async def receipt(self, conversation_id: str, receipt_id: str, wait_s: float = 0.0) -> MessageReceipt:
         """Return the status of a message. Waits up to `wait_s` seconds until an agent has seen it."""
@@ -247,7 +397,75 @@ class AsyncClient:
         """Delete a conversation permanently."""
         await self._request(api_requests.delete(conversation_id))
 
+    # --- webhooks
+
+    async def create_webhook(
+        self,
+        url: str,
+        events: Sequence[WebhookEvent] | None = None,
+        *,
+        secret: str | None = None,
+        secret_env: str | None = None,
+        scope: WebhookScope | None = None,
+        allow_private: bool = False,
+    ) -> WebhookInfo:
+        """Register a webhook. Without a secret the gateway makes one; only this result has it.
+
+        It is told of the conversations that the caller owns. `secret_env`, `allow_private` and the scope `deployment`,
+        all conversations, are for administrators; that scope is their default.
+        """
+        return await self._request(api_requests.create_webhook(url, events, secret, secret_env, scope, allow_private))
+
+    async def webhooks(self, owner: str | None = None) -> tuple[WebhookInfo, ...]:
+        """Return the caller's webhooks; for administrators all, or those of an owner."""
+        return await self._request(api_requests.webhooks(owner))
+
+    async def delete_webhook(self, webhook_id: str) -> None:
+        """Delete a webhook with its secret."""
+        await self._request(api_requests.delete_webhook(webhook_id))
+
+    async def test_webhook(self, webhook_id: str) -> WebhookDelivery:
+        """Send a notification that tests a webhook. `webhook_deliveries` says what became of it."""
+        return await self._request(api_requests.test_webhook(webhook_id))
+
+    async def webhook_deliveries(self, webhook_id: str, state: str | None = None) -> tuple[WebhookDelivery, ...]:
+        """Return the last 100 notifications of a webhook, oldest first."""
+        return await self._request(api_requests.webhook_deliveries(webhook_id, state))
+
+    async def retry_webhook_delivery(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
+        """Send a notification again that is `dead` or `unknown`."""
+        return await self._request(api_requests.retry_webhook_delivery(webhook_id, delivery_id))
+
     # --- administration
+
+    async def usage(
+        self,
+        *by: str,
+        since: date | None = None,
+        until: date | None = None,
+        user: str | None = None,
+        conversation: str | None = None,
+    ) -> UsageReportInfo:
+        """Report what model calls have used, added up by `day`, `user`, `agent`, `model` or `conversation`.
+
+        Without `since`, the last 30 days. The usage is your own; that of others needs the rights of an administrator.
+        """
+        return await self._request(api_requests.usage(by, since, until, user, conversation))
+
+    async def budgets(self, conversation: str | None = None, user: str | None = None) -> BudgetList:
+        """List your budgets, those of a conversation or user, and the runs that wait for more."""
+        return await self._request(api_requests.budgets(conversation, user))
+
+    async def set_budget(self, budget: BudgetKind, name: str = "", **limits: float | None) -> BudgetInfo:
+        """Set a limit and let the runs go on that wait for it.
+
+        `limits` are `tokens`, `calls` and `cost_usd`. One that is left out stays as it is, `None` removes it.
+        """
+        return await self._request(api_requests.set_budget({"budget": budget, "name": name, **limits}))
+
+    async def reset_budget(self, budget: BudgetKind, name: str = "") -> BudgetInfo:
+        """Restore the limit of the configuration."""
+        return await self._request(api_requests.set_budget({"budget": budget, "name": name, "reset": True}))
 
     async def agents(self) -> tuple[AgentInfo, ...]:
         """Return all agents, with their workers and pending messages."""
@@ -344,8 +562,16 @@ class AsyncClient:
                 await asyncio.sleep(backoff.pause_s(error, time.monotonic()))
 
     async def _send_once(self, request: ApiRequest[T]) -> T:
+        upload = request.upload
         try:
-            response = await self._http.request(request.method, request.path, params=request.params, json=request.body)
+            response = await self._http.request(
+                request.method,
+                request.path,
+                params=request.params,
+                json=request.body,
+                content=None if upload is None else async_pieces(upload),
+                headers=None if upload is None else upload.headers,
+            )
         except httpx2.TransportError as error:
             raise connection_lost(error, self.address) from error
         return request.read(response.status_code, response.headers, response.content)

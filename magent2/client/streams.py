@@ -17,7 +17,8 @@ from magent2.models.json_types import JsonObject
 RETRY_S = 1.0  # before a new connection, unless the gateway says otherwise
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 10.0
 
-REPLY_KINDS = ("run", "output", "approval")  # the events that decide whether a message was or can be answered
+# The events that decide whether a message was or can be answered
+REPLY_KINDS = ("run", "output", "approval", "message_received")
 
 
 class StreamCursor:
@@ -65,7 +66,10 @@ class StreamCursor:
 
 
 class ReplyMatcher:
-    """Finds the run that answers one message among the events of its conversation."""
+    """Finds the run that answers one message among the events of its conversation.
+
+    A message that joined a run in progress (`when_busy="steer"`) is answered by that run.
+    """
 
     def __init__(self, sent: SentMessage) -> None:
         self._sent = sent
@@ -76,7 +80,13 @@ class ReplyMatcher:
         if event.kind == "run" and event.data.get("envelope_id") == self._sent.envelope_id:
             self._run_id = event.data.get("run_id")
             return True
+        if event.kind == "message_received" and self._run_id is None and self._is_seen_in(event):
+            self._run_id = event.data.get("run_id")
         return self._run_id is not None and event.data.get("run_id") == self._run_id
+
+    def _is_seen_in(self, event: ConversationEvent) -> bool:
+        seen = (one for one in event.data.get("messages") or () if one.get("outcome") == "seen")
+        return any(one.get("id") == self._sent.envelope_id for one in seen)
 
     def requests_approval(self, event: ConversationEvent) -> bool:
         """Whether the event says that the run waits for approval of a tool call. The call may be decided since."""

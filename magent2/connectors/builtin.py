@@ -16,6 +16,7 @@ from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMes
 from magent2.directory.connectors import Capabilities, ConnectorRegistration
 from magent2.errors import NotTaken, SettingsError
 from magent2.models.events import MessageEvent
+from magent2.models.webhook_config import check_webhook
 from magent2.sessions.stream import stream_record
 from magent2.terminal import clean_line
 
@@ -31,7 +32,7 @@ def capabilities_of(kind: str, config: Mapping[str, object]) -> Capabilities:
         return CONSOLE_CAPABILITIES
     if kind == "webhook":
         # Imported late: it loads an HTTP client, which few commands need.
-        from magent2.connectors.webhook import check_webhook, webhook_capabilities
+        from magent2.connectors.webhook import webhook_capabilities
 
         check_webhook(config)
         return webhook_capabilities(config)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from magent2.background import log_error, raise_if_cancelled
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
-from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
+from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Read, Settle
 from magent2.bus.records import ID_MAX_CHARS, ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_call, retry_while_unavailable
 from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
@@ -31,11 +32,14 @@ from magent2.mail.dead_letters import burial_forms
 from magent2.mail.headers import RELAY_JOB
 from magent2.mail.lane_loop import REASON_MAX_CHARS, UnreadableMail
 from magent2.mail.retry_policy import DELIVERY_RETRY, RetryPolicy
-from magent2.models.address import outbox_topic
+from magent2.models.address import WEBHOOK_RELAY, outbox_topic
 from magent2.models.events import ErrorEvent
 from magent2.sessions.stream import stream_record
 
+log = logging.getLogger(__name__)
+
 NO_JOB_DELAY_S = 1.0
+OVERDUE_READ_MAX = 50  # last records of an outbox in which the outcome of the message before is looked for
 
 FailedState: TypeAlias = Literal["dead", "unknown"]
 
@@ -91,7 +95,9 @@ class DeliveryAttempt:
         connectors: Callable[[ConnectorRegistration], Connector],
         chance: Callable[[], float] = random.random,
         retry: RetryPolicy = DELIVERY_RETRY,
+        find: Callable[[str], Awaitable[ConnectorRegistration]] | None = None,
     ) -> None:
+        """`find` returns the registration of a connector, or raises `UnknownEntity` or `TransientError`."""
         self._bus = bus
         self._lane = lane
         self._connectors = connectors
@@ -100,7 +106,10 @@ class DeliveryAttempt:
         self._owner = lane.owner
         self._message: OutgoingMessage | None = None
         self._written = 0
-        self.connector_id = lane.owner.agent.partition(":")[2]
+        self._find = find or self._find_connector
+        # All webhooks share one relay agent, and each has a lane that is named like its outbox.
+        named_by = lane.owner.conversation if lane.owner.agent == WEBHOOK_RELAY else lane.owner.agent
+        self.connector_id = named_by.partition(":")[2]
 
     async def work(self) -> bool:
         """Make the attempt and give the lane up. Return whether the message is tried again later.
@@ -114,14 +123,52 @@ class DeliveryAttempt:
         if message is None:
             await self._settle()
             return False
+        if await self._is_overdue(message):
+            reason = "it waited too long behind notifications that the receiver did not take"
+            return await self._fail(message, NotTaken(reason), takes_key=True)
         try:
-            found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
-            connector = self._connector(found.state)
-        except (UnknownEntity, NotTaken) as error:
-            # An attempt before this one may have been made with a key. So an attempt without an end counts as unknown.
-            unavailable = NotTaken(f"connector {self.connector_id!r} is not available: {error}")
-            return await self._fail(message, unavailable, takes_key=True)
+            connector = self._connector(await self._find(self.connector_id))
+        except (UnknownEntity, NotTaken, TransientError) as error:
+            return await self._fail_unavailable(message, error)
         return await self.send(message, connector)
+
+    async def _fail_unavailable(self, message: OutgoingMessage, error: Exception) -> bool:
+        """End an attempt whose connector does not exist, or cannot be opened in this process."""
+        if message.notification is not None and isinstance(error, UnknownEntity):  # the webhook was deleted
+            await self._settle()
+            return False
+        if not isinstance(error, TransientError):
+            error = NotTaken(f"connector {self.connector_id!r} is not available: {error}")
+        # An attempt before this one may have been made with a key. So an attempt without an end counts as unknown.
+        return await self._fail(message, error, takes_key=True)
+
+    async def _find_connector(self, connector_id: str) -> ConnectorRegistration:
+        found = await retry_call(lambda: find_connector(Log(self._bus), connector_id), self._owner.worker)
+        return found.state
+
+    async def _is_overdue(self, message: OutgoingMessage) -> bool:
+        """Whether a notification is given up without an attempt, because the receiver has failed for too long.
+
+        Without this, a receiver that takes no connections and gets many events would never get to the recent ones:
+        each older one would wait for its own timeout first.
+        """
+        queued_ms = self._queued_ms(message)
+        waited_s = 0.0 if queued_ms is None else (self._lane.clock_ms - queued_ms) / 1000
+        if self._lane.attempt > 1 or waited_s < self._retry.give_up_after_s:
+            return False
+        page = await retry_while_unavailable(
+            self._bus, Read(outbox_topic(self.connector_id), None, OVERDUE_READ_MAX), self._owner.worker
+        )
+        ends = [record.payload["event"] for record in page.records if not record.erased and "of" in record.payload]
+        return bool(ends) and ends[-1] in ("dead", "unknown")
+
+    def _queued_ms(self, message: OutgoingMessage) -> int | None:
+        """The log clock at which a notification was queued; `None` for one that a person sends again, and for others.
+
+        A notification is tried for some time after its event. A message to a person is tried for some time after its
+        first failure, so that it is not given up while it waits.
+        """
+        return message.queued_ms if message.notification is not None and self._mail.id == message.key else None
 
     def _connector(self, registration: ConnectorRegistration) -> Connector:
         try:
@@ -143,8 +190,8 @@ class DeliveryAttempt:
                 yield from burial_forms(self._owner, self._mail, failure.cause, self._lane.attempt)
             return
         note = state_record(message.key, self.connector_id, "unknown", reason=failure.cause)
-        event = failure_event(message, GiveUpDelivery("unknown", failure.named))
-        for records in ((note, event), (note,)):  # the stream of a deleted conversation takes no event
+        events = failure_events(message, GiveUpDelivery("unknown", failure.named))
+        for records in ((note, *events), (note,)):  # the stream of a deleted conversation takes no event
             yield Settle(owner=self._owner, mail=(self._mail.ref,), records=records)
 
     @property
@@ -196,7 +243,7 @@ class DeliveryAttempt:
 
     async def _fail(self, message: OutgoingMessage, error: Exception, takes_key: bool) -> bool:
         """Record a failed attempt, and either retry later or settle the message and report to its conversation."""
-        since_ms = await self._failing_since_ms()
+        since_ms = await self._failing_since_ms(message)
         elapsed_s = (self._lane.clock_ms - since_ms) / 1000
         decision = after_failed_delivery(error, self._lane.attempt, elapsed_s, takes_key, self._retry, self._chance())
         if isinstance(decision, RetryDelivery):
@@ -211,7 +258,7 @@ class DeliveryAttempt:
             decision = GiveUpDelivery("unknown", f"{decision.reason}; an earlier attempt may have delivered it")
         note = state_record(message.key, self.connector_id, decision.state, reason=decision.reason)
         try:
-            await self._settle(note, failure_event(message, decision))
+            await self._settle(note, *failure_events(message, decision))
         except TopicDeleted:  # the conversation was deleted, so there is no stream to report to
             await self._settle(note)
         return False
@@ -249,13 +296,17 @@ class DeliveryAttempt:
                 return True
         return False
 
-    async def _failing_since_ms(self) -> int:
-        """Return when the first attempt failed, by the log clock. Attempts whose relays died have recorded nothing."""
+    async def _failing_since_ms(self, message: OutgoingMessage) -> int:
+        """Return when the first attempt failed, by the log clock. Attempts whose relays died have recorded nothing.
+
+        For a notification it is when its event happened.
+        """
         for before in range(self._lane.attempt - 1, 0, -1):
             failed = await self._find_note("failed", before)
             if failed is not None:
                 return int(failed.payload.get("since_ms", self._lane.clock_ms))  # absent in records of 0.2
-        return self._lane.clock_ms
+        queued_ms = self._queued_ms(message)
+        return self._lane.clock_ms if queued_ms is None else queued_ms
 
     async def _find_note(self, event: str, attempt: int) -> Record | None:
         find = Find(outbox_topic(self.connector_id), self._note_id(event, attempt))
@@ -272,15 +323,21 @@ class DeliveryAttempt:
         await retry_while_unavailable(self._bus, operation, self._owner.worker)
 
 
-def failure_event(message: OutgoingMessage, decision: GiveUpDelivery) -> NewRecord:
-    """Return the event that reports a message that was given up to its conversation."""
+def failure_events(message: OutgoingMessage, decision: GiveUpDelivery) -> tuple[NewRecord, ...]:
+    """Return the event that reports a message that was given up to its conversation.
+
+    A notification is not part of its conversation, and its receiver may be none of the reader's business: it is logged.
+    """
+    if message.notification is not None:
+        facts = {"webhook": message.connector, "event_id": message.key, "state": decision.state}
+        log.warning("a notification of a webhook was given up", extra={**facts, "reason": decision.reason})
+        return ()
     outcome = "may not have arrived" if decision.state == "unknown" else "was not sent"
-    return stream_record(
-        ErrorEvent(
-            conversation_id=message.conversation_id,
-            agent=message.agent,
-            message_id=message.key,
-            code=f"send_{decision.state}",
-            message=f"the message to {message.connector} {outcome}: {decision.reason}",
-        )
+    event = ErrorEvent(
+        conversation_id=message.conversation_id,
+        agent=message.agent,
+        message_id=message.key,
+        code=f"send_{decision.state}",
+        message=f"the message to {message.connector} {outcome}: {decision.reason}",
     )
+    return (stream_record(event),)

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from magent2.directory.connectors import Capabilities
 from magent2.models.json_types import JsonObject
+from magent2.models.webhook_events import Notification
 
 SendAs: TypeAlias = Literal["file", "photo", "audio", "video"]
 
@@ -28,7 +29,11 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to a person. `key` is the same in every attempt to send it."""
+    """A message to a person. `key` is the same in every attempt to send it.
+
+    With a `notification` it is a message to a program, about an event of a run, and has no text. `queued_ms` is the
+    log clock when the event happened.
+    """
 
     key: str
     connector: str
@@ -39,6 +44,8 @@ class OutgoingMessage:
     created_at: str
     reply_to: str | None = None
     attachments: tuple[Attachment, ...] = ()
+    notification: Notification | None = None
+    queued_ms: int | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> OutgoingMessage:
@@ -48,7 +55,11 @@ class OutgoingMessage:
         return cls(**fields)
 
     def facts(self) -> dict[str, object]:
-        return asdict(self)
+        facts = asdict(self)
+        for name in ("notification", "queued_ms"):  # few messages have them
+            if facts[name] is None:
+                del facts[name]
+        return facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from magent2.bus.operations import OLDEST, Append, Trim
 from magent2.bus.records import ID_MAX_CHARS, NewRecord, Record
 from magent2.bus.retention import forget_records, trim_steps
 from magent2.connectors.interface import OutgoingMessage
-from magent2.directory.connectors import ConnectorRegistration, find_connector, parse_connector
+from magent2.directory.connectors import ConnectorRegistration, find_connector, list_connector_ids, parse_connector
 from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
 from magent2.mail.addressing import relay_job
-from magent2.models.address import chat_topic, outbox_topic, relay_agent
+from magent2.models.address import WEBHOOK_PREFIX, chat_topic, check_name, outbox_topic, relay_agent
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,10 @@ def destination_of(connector: ConnectorRegistration, target: str) -> str:
     """Return the lane of a destination.
 
     The key of the connector makes the name impossible to guess, so no client can create a conversation of that name.
+    A webhook is one destination. Its lane has the name of its outbox, which no conversation can have.
     """
+    if connector.id.startswith(WEBHOOK_PREFIX):
+        return outbox_topic(connector.id)
     text = f"{connector.key}\x1f{connector.id}\x1f{target}"
     return "to-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -132,9 +135,26 @@ async def _read_records(log: Log, topic: str) -> AsyncIterator[Record]:
 # --- administration: list messages, retry or drop those that wait for a person
 
 
+def check_outbox(name: str) -> str:
+    """Return the name of an outbox: a connector, or `webhook:{id}`. Raises `InvalidInput`."""
+    return check_name(name, "outbox") if name.startswith(WEBHOOK_PREFIX) else parse_connector(name)
+
+
+async def list_outboxes(log: Log) -> list[str]:
+    """Return the names of all outboxes: of connectors that were ever registered, and of webhooks with deliveries."""
+    names = await list_connector_ids(log)
+    before: tuple[int, str] | None = None
+    while True:
+        page = await log.topics(outbox_topic(WEBHOOK_PREFIX), before=before, limit=PAGE)
+        names += [info.topic.removeprefix(outbox_topic("")) for info in page.topics if info.last > info.floor]
+        before = page.next
+        if before is None:
+            return names
+
+
 async def read_outbox(log: Log, connector: str) -> list[OutboxItem]:
     """Return every message that is still in the outbox, oldest first."""
-    topic = outbox_topic(parse_connector(connector))
+    topic = outbox_topic(check_outbox(connector))
     while True:
         try:
             records = [record async for record in _read_records(log, topic)]
@@ -156,11 +176,17 @@ async def find_item(log: Log, connector: str, item_id: str) -> OutboxItem:
 async def retry_item(log: Log, connector: str, item_id: str) -> OutboxItem:
     """Send a dead or unknown message again, behind the messages to that destination that wait by now."""
     item = await _find_open(log, connector, item_id)
-    registration = await find_connector(log, connector)
-    lane = destination_of(registration.state, item.message.target)
+    lane = await _lane_of(log, item)
     job = relay_job(connector, lane, item.id, f"again:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
     await log.append(Append(records=(_decision_record(item, connector, "retried"), job)))
     return await find_item(log, connector, item_id)
+
+
+async def _lane_of(log: Log, item: OutboxItem) -> str:
+    connector = item.message.connector
+    if connector.startswith(WEBHOOK_PREFIX):
+        return outbox_topic(connector)
+    return destination_of((await find_connector(log, connector)).state, item.message.target)
 
 
 async def drop_item(log: Log, connector: str, item_id: str) -> OutboxItem:
@@ -204,6 +230,7 @@ class OutboxIndex:
 
     lines: list[OutboxLine] = field(default_factory=list)
     done_ms: dict[str, int | None] = field(default_factory=dict)
+    done_states: tuple[OutboxState, ...] = DONE_STATES
 
     def add(self, record: Record) -> None:
         facts = record.payload
@@ -212,7 +239,7 @@ class OutboxIndex:
         elif facts.get("event") in OUTBOX_EVENTS and isinstance(item := facts.get("of"), str):
             self.lines.append(OutboxLine(record.seq, item))
             if item in self.done_ms:
-                self.done_ms[item] = record.at_ms if facts["event"] in DONE_STATES else None
+                self.done_ms[item] = record.at_ms if facts["event"] in self.done_states else None
         else:  # a message; also a record that this release does not know, which stays as a message does
             self.lines.append(OutboxLine(record.seq, record.id))
             self.done_ms[record.id] = None
@@ -244,10 +271,13 @@ async def trim_outbox(
 ) -> int:
     """Remove old messages that are done, and return how many.
 
-    May be repeated, and interrupted anywhere. Messages that arrive meanwhile stay.
+    A notification that was given up is done too: it is of little use after days, and there may be many of them. May be
+    repeated, and interrupted anywhere. Messages that arrive meanwhile stay.
     """
     topic = outbox_topic(connector)
-    index = OutboxIndex()
+    index = OutboxIndex(
+        done_states=(*DONE_STATES, *OPEN_STATES) if connector.startswith(WEBHOOK_PREFIX) else DONE_STATES
+    )
     try:
         async for record in _read_records(log, topic):
             index.add(record)

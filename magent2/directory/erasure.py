@@ -1,4 +1,4 @@
-"""Erasing a user: keys, conversations, directory entry, friendships, swarms, contacts and channel memberships.
+"""Erasing a user: keys, webhooks, conversations, files, schedules, usage, and directory entries that name the user.
 
 Deleted topics leave tombstones, so the id and the nametags cannot be taken by another user.
 """
@@ -6,7 +6,7 @@ Deleted topics leave tombstones, so the id and the nametags cannot be taken by a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs
@@ -18,10 +18,15 @@ from magent2.directory.entity import PAGE, find_entity, list_entity_ids, look_up
 from magent2.directory.keys import KEYS, list_keys, revoke_key
 from magent2.directory.swarms import CONTACTS, SWARMS, contact_id, remove_swarm
 from magent2.directory.users import FRIENDSHIPS, NAMETAGS, PRINCIPAL_PREFIX, USERS, check_user_id, remove_user
+from magent2.directory.webhooks import delete_webhooks_of
 from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import channel_topic, check_name, checked_topic
 from magent2.models.json_types import JsonObject
+from magent2.sessions.files import delete_files_of
+from magent2.sessions.schedules.store import delete_schedules_of
 from magent2.sessions.store import delete_session
+from magent2.sessions.usage.budgets import erase_limits
+from magent2.sessions.usage.ledger import erase_usage
 
 
 async def disable_user(log: Log, user: str) -> None:
@@ -147,10 +152,13 @@ class ErasureResult:
 
     keys: tuple[str, ...] = ()
     conversations: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()  # topics of the directory
+    webhooks: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.keys or self.conversations or self.entries)
+        return any(getattr(self, item.name) for item in fields(self))
 
 
 async def erase_user(log: Log, name: str) -> ErasureResult:
@@ -160,6 +168,7 @@ async def erase_user(log: Log, name: str) -> ErasureResult:
     keys = [key.id for key in (await list_keys(log)) if name in key.scopes]
     for key in keys:
         await revoke_key(log, key)
+    webhooks = await delete_webhooks_of(log, name)
     if user is not None:
         await disable_user(log, user)
     conversations: list[str] = []
@@ -167,10 +176,16 @@ async def erase_user(log: Log, name: str) -> ErasureResult:
         for conversation in page:
             await delete_session(log, conversation)
         conversations += page
+    files = await delete_files_of(log, name)
+    schedules = await delete_schedules_of(log, name)
+    await erase_usage(log, name)
+    await erase_limits(log, name)
     if keys:
         await log.run(Delete(tuple(map(KEYS.topic, keys))))
     entries = [] if user is None else (await delete_directory_entries(log, user))
-    return ErasureResult(tuple(keys), tuple(conversations), tuple(entries))
+    return ErasureResult(
+        tuple(keys), tuple(conversations), tuple(files), tuple(schedules), tuple(entries), tuple(webhooks)
+    )
 
 
 def _known_as(name: str) -> str | None:

@@ -19,7 +19,6 @@ from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.instrumentation import MetricsMiddleware, RequestSpans, with_security_headers
 from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits.open_counts import LimitShare
-from magent2.gateway.limits.queue_depth import QueueLimit
 from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
 from magent2.gateway.paths import keep_encoded_slashes
 from magent2.gateway.proxy import ProxySettings, route_path
@@ -32,6 +31,7 @@ from magent2.gateway.streaming.session_list import LiveSessionLists
 from magent2.models.json_types import JsonObject
 from magent2.roster.registry import Registry
 from magent2.sessions.history import HistoryCache
+from magent2.sessions.queue_depth import QueueLimit
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
 from magent2.telemetry.observation import DeliveryObserver

@@ -13,7 +13,7 @@ from magent2.models.api.team import BuiltinToolStatus
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster
-from magent2.tools.builtins import ROUTING_KINDS, BuiltinTools, ModelKind, kind_of_model
+from magent2.tools.builtins import ROUTING_KINDS, BuiltinTools, ModelKind, kind_of_models
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import ToolRegistry
 
@@ -102,7 +102,9 @@ class Catalogue:
 
     def tools_of(self, agent: AgentSpec, model: str | None = None) -> list[str]:
         """Return the tools that the model of an agent gets. `model` replaces the model of the agent."""
-        kind = kind_of_model(self.kind or "openai", model or agent.model)
+        models = agent.model_names if model is None else (model,)
+        own_server = bool(agent.base_url or agent.api_key_env or agent.api)
+        kind = kind_of_models(self.kind or "openai", models, own_server=own_server)
         return self.builtins.given(agent.tools, agent.approval, kind)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 
+from magent2.gateway.problems import openai_error_type
 from magent2.models.api.base import ProblemDocument
 from magent2.models.api.messages import SendResponse
 from magent2.models.envelope import MessageEnvelope
@@ -48,6 +49,7 @@ PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
     431: ("head_too_large", "the head of a request takes at most 65536 bytes and 100 headers"),
     501: ("needs_engine", "the bus behind this gateway has only 'publish' and 'read'; use an engine"),
     502: ("run_failed", "the run failed: the model did not answer"),
+    504: ("timeout", "the run took longer than 600 s; use /v1/responses"),
     503: ("bus_unavailable", "the bus does not answer; try again"),
     507: ("storage_full", "the disk is full; make room and send the same body again"),
 }
@@ -67,6 +69,40 @@ def envelope_body() -> JsonObject:
 def problems(*statuses: int) -> dict[int | str, JsonObject]:
     """Return the error responses of a route, with those that every route can answer."""
     return {status: _problem_response(status) for status in sorted({*statuses, *COMMON_ERRORS})}
+
+
+OPENAI_ERROR_SCHEMA: JsonObject = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "code": {"type": "string"},
+            },
+        }
+    },
+}
+OPENAI_RESPONSE: JsonObject = {
+    "description": "As OpenAI's API answers; with `stream`, server-sent events",
+    "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": EVENT_SCHEMA}},
+}
+
+
+def openai_problems(*statuses: int) -> dict[int | str, JsonObject]:
+    """Return the error responses of a route of `/v1`, in OpenAI's shape."""
+    return {status: _openai_response(status) for status in sorted({*statuses, *COMMON_ERRORS})}
+
+
+def _openai_response(status: int) -> JsonObject:
+    code, detail = PROBLEM_EXAMPLES[status]
+    error = {"message": detail, "type": openai_error_type(status), "param": None, "code": code}
+    content = {"schema": OPENAI_ERROR_SCHEMA, "example": {"error": error}}
+    return {"description": HTTPStatus(status).phrase, "content": {"application/json": content}}
 
 
 def _problem_response(status: int) -> JsonObject:
@@ -99,7 +135,8 @@ def _name_body(operation: JsonObject, schemas: JsonObject) -> None:
         schema = content["schema"]
         if "title" in schema:
             content["schema"] = {"$ref": f"#/components/schemas/{schema['title']}"}
-            schemas[schema["title"]] = schema
+            schemas[schema["title"]] = {name: part for name, part in schema.items() if name != "$defs"}
+            schemas.update(schema.get("$defs", {}))
 
 
 def _with_nulls(schema: JsonObject, value: object, schemas: JsonObject) -> object:

@@ -20,6 +20,7 @@ from magent2 import errors
 from magent2.bus.v1_adapter import EngineRequired
 from magent2.failures import Failure, log_failure, text_for_users
 from magent2.gateway.limits import RETRY_AFTER_S
+from magent2.gateway.proxy import route_path
 from magent2.gateway.streaming.sse import BadCursor, UnknownKind
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,24 @@ MEDIA_TYPE = "application/problem+json"
 FAULTS_MAX = 20  # faults of one body that are reported
 RETRY_HEADERS = {"retry-after": str(RETRY_AFTER_S)}
 PROBLEM_CODE = "magent2.problem"  # scope key: the code of the problem that answered the request
+
+
+# The type of an error in OpenAI's shape, where the status alone does not say it
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+def openai_error_type(status: int) -> str:
+    """The type of an error in OpenAI's shape."""
+    return _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def is_openai_path(path: str) -> bool:
+    return path == "/v1" or path.startswith("/v1/")
 
 
 class ProblemResponse(Response):
@@ -121,8 +140,22 @@ class Problem(errors.Magent2Error):
             **self.fields,
         }
 
+    def openai_error(self) -> dict[str, object]:
+        """Return the error in the shape of OpenAI's API."""
+        faults = self.fields.get("errors")
+        param = faults[0]["where"] if isinstance(faults, list) and faults else self.fields.get("param")
+        error = {"message": self.detail, "type": openai_error_type(self.status), "param": param, "code": self.code}
+        return {"error": error}
+
     def answer(self, scope: Scope) -> Response:
-        return self.response(str(scope.get("root_path", "")))
+        """Return the response: a problem document, or under `/v1` an error in OpenAI's shape."""
+        if not is_openai_path(route_path(scope)):
+            return self.response(str(scope.get("root_path", "")))
+        # OpenAI's clients repeat a 409 by themselves, which would be refused again.
+        headers = {**self.headers, "x-should-retry": "false"} if self.status == 409 else self.headers
+        answer = ProblemResponse(orjson.dumps(self.openai_error()), self.status, headers, "application/json")
+        answer.code = self.code
+        return answer
 
     def response(self, root: str = "") -> Response:
         answer = ProblemResponse(orjson.dumps(self.document(root)), self.status, self.headers, MEDIA_TYPE)
@@ -141,12 +174,21 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
     (errors.UnknownAgent, 422, "unknown_agent"),
     (errors.ArgumentsError, 422, "bad_arguments"),
     (errors.TextTooLong, 422, "too_long"),
+    (errors.UnsupportedFile, 415, "unsupported_file"),
+    (errors.FileTooLarge, 413, "file_too_large"),
+    (errors.FilesFull, 413, "files_full"),
+    (errors.WebhooksFull, 409, "webhooks_full"),
     (errors.InvalidInput, 422, "invalid"),
     (errors.IdConflict, 409, "id_conflict"),
     (errors.NameTaken, 409, "name_taken"),
     (errors.NotYours, 404, "unknown_conversation"),
     (errors.NoActiveRun, 409, "no_active_run"),
+    (errors.ConversationBusy, 409, "busy"),
+    (errors.NotSupersedable, 409, "not_supersedable"),
     (errors.QueueFull, 429, "queue_full"),
+    (errors.UnknownFile, 404, "unknown_file"),
+    (errors.UnknownSchedule, 404, "unknown_schedule"),
+    (errors.ScheduleEnded, 409, "schedule_ended"),
     (errors.UnknownEntity, 404, "unknown_entity"),
     (errors.UnknownCall, 404, "unknown_call"),
     (errors.AlreadyDecided, 409, "already_decided"),

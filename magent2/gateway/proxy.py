@@ -27,7 +27,7 @@ ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 RESERVED = frozenset(
     {
         "agents", "api", "conversations", "dead", "health", "metrics", "openapi.json", "page", "problems", "ready",
-        "send", "stream",
+        "send", "stream", "v1",
     }
 )  # fmt: skip
 SCHEMES = ("http", "https")

@@ -65,6 +65,11 @@ class WorkerPresence:
         else:
             self._fresh_until = time.monotonic() + PRESENCE_MAX_AGE_S
 
+    @property
+    def agents(self) -> frozenset[str]:
+        """The agents that had a live worker at the last read."""
+        return self._agents
+
     def __contains__(self, agent: str) -> bool:
         return agent in self._agents
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from magent2.bus.records import NewRecord, check_id, digest_of
 from magent2.errors import AddressError, NameTaken
-from magent2.mail.headers import RELAY_JOB
+from magent2.mail.headers import AWAITED, RELAY_JOB
 from magent2.models.address import Address, chat_topic, check_conversation_id, control_topic, relay_agent
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonScalar
@@ -66,9 +66,14 @@ def mail_records(
     A message goes to the conversation and to the agents' inboxes, a control message to the agents only. No other
     module builds records of `chat:*` and `control:*`. In the conversation the record has the envelope's id, in an inbox
     its `inbox_id`, except in the inboxes `under_own_id`.
+
+    A stop for a message that may still wait also goes to the inbox of messages, where it waits behind that message.
+    Control mail would be read, and gone, before the message is.
     """
     own = () if envelope.type == "control" else (chat_topic(envelope.conversation_id),)
     inboxes = [(control_topic if envelope.type == "control" else chat_topic)(agent) for agent in agents]
+    if headers.get(AWAITED):
+        inboxes += [chat_topic(agent) for agent in agents]
     topics = [*own, *inboxes]
     if not topics:
         return ()

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from magent2.bus.log import Log
+from magent2.bus.operations import Expire
 from magent2.errors import NotYours, TopicDeleted
 from magent2.mail.addressing import name_taken_error
 from magent2.mail.headers import ACTIVE_AGENT, OWNER
@@ -78,3 +79,15 @@ async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None)
     if not may_begin and head.get(OWNER) != principal:
         raise NotYours(f"you own no conversation {conversation!r}; write to one that you started")
     return ConversationState(head.get(ACTIVE_AGENT), new, head)
+
+
+async def has_mail(log: Log, conversation: str) -> bool:
+    """Return whether mail of the conversation waits or is being processed, in the lane of any agent.
+
+    The engine looks at the lanes and at mail that no claim has put into a lane yet, in one step. It is the check that
+    keeps retention from deleting a conversation in use; here nothing is deleted.
+    """
+    (chat,) = await log.describe(chat_topic(conversation))
+    if not chat.last or chat.deleted:
+        return False
+    return not await log.run(Expire(conversation, 0, dry_run=True))

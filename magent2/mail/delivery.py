@@ -8,9 +8,9 @@ the owner: it goes into a conversation that the principal owns, or starts a new 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
@@ -21,6 +21,8 @@ from magent2.mail.addressing import addressed_agent, check_envelope, inbox_id, m
 from magent2.mail.conversation_state import ActiveAgentCache, ConversationState, read_state
 from magent2.mail.headers import (
     ACTIVE_AGENT,
+    AWAITED,
+    BUDGET,
     COPIES,
     FIRST_TEXT,
     HOPS,
@@ -30,6 +32,8 @@ from magent2.mail.headers import (
     OWNER,
     PAUSED,
     PRINCIPAL,
+    ROOT_CONVERSATION,
+    ROOT_RUN,
     RUN_AGENT,
     RUN_ENVELOPE,
     RUN_STATUS,
@@ -60,6 +64,7 @@ class SendOptions(NamedTuple):
     `activates`: the first agent that a conversation is addressed to becomes its active agent. False for an agent that
     is not known, whose mail only waits. `None`: the log decides; the agent is known if it is registered.
     `whole`: a stop applies to all mail that waits in the lane, not only to the current run.
+    `target`: a stop is for the run of this envelope, also if it has not begun.
     """
 
     principal: str | None = None
@@ -68,6 +73,8 @@ class SendOptions(NamedTuple):
     default_agent: str | None = None
     kind: str | None = None
     trace: str | None = None  # `traceparent` of the send's span
+    root_run: str | None = None  # run and conversation at the root of the tree of subagents that the mail belongs to
+    root_conversation: str | None = None
     stream_seen: int | None = None
     with_records: tuple[NewRecord, ...] = ()
     with_heads: tuple[SetHead, ...] = ()
@@ -75,6 +82,7 @@ class SendOptions(NamedTuple):
     only_if: tuple[Condition, ...] = ()
     whole: bool = False
     activates: bool | None = True
+    target: str | None = None
 
     def headers(self) -> dict[str, JsonScalar]:
         if self.hops > HOPS_MAX:
@@ -88,6 +96,8 @@ class SendOptions(NamedTuple):
             HOPS: self.hops or None,
             KIND: self.kind,
             TRACE: self.trace,
+            ROOT_RUN: self.root_run,
+            ROOT_CONVERSATION: self.root_conversation,
             STREAM_SEEN: self.stream_seen,
             COPIES: len(self.inboxes) if self.inboxes and len(self.inboxes) > 1 else None,
         }
@@ -99,6 +109,7 @@ class DeliveryResult:
     """Where an envelope went.
 
     `agent` is the agent that will answer it, if any. `paused`: its run waits for an approval, so the answer will too.
+    `needs_budget`: the same for a run that waits for more budget.
     """
 
     envelope_id: str
@@ -106,6 +117,11 @@ class DeliveryResult:
     agent: str | None
     appended: AppendResult
     paused: bool = False
+    needs_budget: bool = False
+
+
+# Completes the options of one attempt, from the state that the attempt has read. What it raises ends the delivery.
+Aim: TypeAlias = Callable[[ConversationState, SendOptions], Awaitable[SendOptions]]
 
 
 async def deliver(
@@ -113,25 +129,27 @@ async def deliver(
     envelope: MessageEnvelope,
     options: SendOptions | None = None,
     active_agents: ActiveAgentCache | None = None,
+    aim: Aim | None = None,
 ) -> DeliveryResult:
     """Append an envelope to its conversation and to its recipient's inbox, once per envelope id.
 
     A repeat returns the result of the first delivery. With `active_agents`, the first attempt uses the agent in that
-    cache instead of reading the log. Raises `ConditionFailed` when the active agent keeps changing, `AddressError`
-    for a bad recipient, and what `read_state` and `is_registered` raise.
+    cache instead of reading the log, unless `aim` needs the state. Raises `ConditionFailed` when the active agent keeps
+    changing, `AddressError` for a bad recipient, and what `read_state`, `is_registered` and `aim` raise.
     """
     chosen = options or SendOptions()
     recipient = check_envelope(envelope)
-    if active_agents is not None and envelope.type == "message":
+    if active_agents is not None and aim is None and envelope.type == "message":
         guessed = await _deliver_by_guess(log, envelope, recipient, chosen, active_agents)
         if guessed is not None:
             return guessed
 
     async def attempt() -> DeliveryResult:
         state = await read_state(log, envelope, chosen.principal)
+        aimed = chosen if aim is None else await aim(state, chosen)
         known = await is_registered(log, recipient.name) if chosen.activates is None else chosen.activates
         try:
-            delivered = await attempt_delivery(log, envelope, recipient, state, chosen._replace(activates=known))
+            delivered = await attempt_delivery(log, envelope, recipient, state, aimed._replace(activates=known))
         except ConditionFailed:
             await _check_conversation_name(log, envelope.conversation_id)
             raise
@@ -178,8 +196,9 @@ async def attempt_delivery(
     appended = await log.append(append)
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(options.with_records)])
     head = state.head or {}
-    paused = bool(head.get(PAUSED)) and head.get(RUN_AGENT) == agent
-    return DeliveryResult(envelope.id, topics, agent, appended, paused)
+    of_agent = head.get(RUN_AGENT) == agent
+    paused, needs_budget = bool(head.get(PAUSED)) and of_agent, bool(head.get(BUDGET)) and of_agent
+    return DeliveryResult(envelope.id, topics, agent, appended, paused, needs_budget)
 
 
 async def plan_append(
@@ -193,7 +212,7 @@ async def plan_append(
     agent = agents[0] if agents else None
     if envelope.type != "control" or agent is None:
         return agent, mail_append(envelope, agents, state, options)
-    headers = await _command_headers(log, agent, state.head or {}, options.whole)
+    headers = await _command_headers(log, agent, state.head or {}, options)
     # The conversation does not keep its commands. So the inbox has to tell whether release 0.2 accepted this one.
     inboxes = [control_topic(name) for name in agents]
     known = [inbox for inbox in inboxes if await _find_under_own_id(log, inbox, envelope.conversation_id, envelope.id)]
@@ -212,7 +231,9 @@ async def _find_under_own_id(log: Log, inbox: str, conversation: str, envelope_i
     return found if found is not None and found.payload.get("conversation_id") == conversation else None
 
 
-async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:
+async def plan_delivery(
+    log: Log, envelope: MessageEnvelope, options: SendOptions | None = None, aim: Aim | None = None
+) -> Append:
     """Return the append that would deliver the envelope now, without running it. Raises what `deliver` raises."""
     chosen, recipient = options or SendOptions(), check_envelope(envelope)
     if chosen.principal is None:
@@ -223,21 +244,28 @@ async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOption
         state = ConversationState(stream.head.get(ACTIVE_AGENT), head=stream.head)
     else:
         state = await read_state(log, envelope, chosen.principal)
-    _, append = await plan_append(log, envelope, recipient, state, chosen)
+    aimed = chosen if aim is None else await aim(state, chosen)
+    _, append = await plan_append(log, envelope, recipient, state, aimed)
     return append
 
 
-async def _command_headers(log: Log, agent: str, head: JsonMapping, whole: bool) -> Mapping[str, JsonScalar]:
+async def _command_headers(log: Log, agent: str, head: JsonMapping, options: SendOptions) -> Mapping[str, JsonScalar]:
     """Headers of a command: the mail and the run that existed when it was sent.
 
     A command that arrives late must not stop mail or a run that its sender could not know of.
     """
-    inbox = await log.describe(chat_topic(agent))
-    if whole:
-        return {MAIL_SEEN: inbox[0].last, WHOLE_LANE: True}
+    if options.whole:
+        return {**await stop_headers(log, agent), WHOLE_LANE: True}
+    if options.target is not None:
+        return {**await stop_headers(log, agent, options.target), AWAITED: True}
     running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
-    meant = {TARGET_ENVELOPE: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
-    return {MAIL_SEEN: inbox[0].last, **meant}
+    return await stop_headers(log, agent, head.get(RUN_ENVELOPE) if running else None)
+
+
+async def stop_headers(log: Log, agent: str, target: str | None = None) -> dict[str, JsonScalar]:
+    """Headers of a stop: the envelope whose run its sender saw, if any, and how far the agent's inbox reached."""
+    inbox = await log.describe(chat_topic(agent))
+    return {MAIL_SEEN: inbox[0].last, **({TARGET_ENVELOPE: target} if target else {})}
 
 
 def mail_append(
@@ -260,7 +288,8 @@ def mail_append(
     if agent is not None or state.guessed:
         conditions.append(HeadIs(stream_name, ACTIVE_AGENT, state.active))
     if state.guessed:
-        conditions.append(HeadIs(stream_name, PAUSED, None))  # if paused, the head must be read to report it
+        # If its run is paused, the head must be read to report it.
+        conditions += (HeadIs(stream_name, PAUSED, None), HeadIs(stream_name, BUDGET, None))
     if options.activates is None and agent is not None:
         # An active agent was known once, so it need not be looked up. A conversation may have taken its name since.
         conditions += no_conversation(agent) if agent == state.active else not_registered(agent)
@@ -298,9 +327,10 @@ def _first_text(heads: Sequence[SetHead], topic: str, state: ConversationState) 
 
 
 def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, object]) -> list[SetHead]:
-    if not fields:
-        return list(heads)
+    """The heads with more fields for one topic. An append sets the head of a topic once."""
     others = [head for head in heads if head.topic != topic]
+    if not fields and len(heads) - len(others) < 2:
+        return list(heads)
     for head in heads:
         if head.topic == topic:
             fields = {**fields, **head.fields}

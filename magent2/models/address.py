@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,13 +19,21 @@ DOT_NAMES = frozenset({".", ".."})  # in a path they mean a folder, also when th
 KIND_MARK = "\n"  # see `topics_of_kind`
 SUBAGENT_SEPARATOR = "~"  # between a conversation and the conversations of its subagents
 
+_SUBAGENT_ID = re.compile(rf"{SUBAGENT_SEPARATOR}.+-[0-9a-f]{{8}}$")
+
 SWEEPER = "retention:sweeper"  # agent name whose only lane is the right to sweep the log
 SWEEP_LANE = "retention:sweep"
-INTERNAL_AGENTS = frozenset({SWEEPER})  # names that are lanes of the runtime itself; lists of agents leave them out
+SCHEDULER = "schedule:scheduler"  # agent name that has a lane for each schedule
+INTERNAL_AGENTS = frozenset(
+    {SWEEPER, SCHEDULER}
+)  # names that are lanes of the runtime itself; lists of agents leave them out
 
 EPOCH_TOPIC = "log:epochs"  # one record for each epoch of the log after the first
 
-RESERVED_PREFIXES = ("outbox:", "retention:")  # of the names of inboxes that the runtime itself uses
+WEBHOOK_PREFIX = "webhook:"  # of the topics of webhooks, which are the names of their outboxes too
+WEBHOOK_RELAY = "outbox:_webhooks"  # agent name whose lanes are the webhooks; no connector can be called `_webhooks`
+
+RESERVED_PREFIXES = ("outbox:", "retention:", "schedule:")  # of the names of inboxes that the runtime itself uses
 
 BAD_RECIPIENT = "recipient must be 'chat:{conversation_id}' or 'agent:{Name}'"
 
@@ -152,8 +161,13 @@ def outbox_topic(connector: str) -> str:
 
 
 def relay_agent(connector: str) -> str:
-    """The agent name whose inbox holds the messages that a connector has yet to deliver."""
-    return f"outbox:{connector}"
+    """The agent name whose inbox holds the messages that a connector has yet to deliver. All webhooks share one."""
+    return WEBHOOK_RELAY if connector.startswith(WEBHOOK_PREFIX) else f"outbox:{connector}"
+
+
+def webhook_topic(webhook: str) -> str:
+    """The topic whose head describes a webhook."""
+    return f"{WEBHOOK_PREFIX}{webhook}"
 
 
 def channel_topic(channel: str) -> str:
@@ -166,6 +180,21 @@ def entity_topic(kind: str, entity: str) -> str:
     return f"entity:{kind}:{entity}"
 
 
+def file_topic(file_id: str) -> str:
+    """The content of a file. Its head describes the file, its records name the blobs in their order."""
+    return f"file:{file_id}"
+
+
+def schedule_topic(schedule_id: str) -> str:
+    """A schedule: its head describes it, its records hold its text and its changes. Its lane has the same name."""
+    return f"schedule:{schedule_id}"
+
+
+def schedule_runs_topic(schedule_id: str) -> str:
+    """What became of the slots of a schedule."""
+    return f"schedule-runs:{schedule_id}"
+
+
 def counts_topic() -> str:
     """The log through which gateways share their request counts."""
     return "counts:requests"
@@ -176,9 +205,32 @@ def sweep_topic() -> str:
     return "sweep:progress"
 
 
+def usage_topic(kind: str, name: str = "") -> str:
+    """The ledger of what model calls have used, of a `user`, a `conversation`, a `run` or `all` of them.
+
+    The name of a user may be empty: conversations without an owner.
+    """
+    return f"usage:{kind}:{name}"
+
+
+def usage_days_topic(user: str) -> str:
+    """The usage of a user by day, which stays when the records of the ledger are removed."""
+    return f"usage:days:{user}"
+
+
+def budgets_topic() -> str:
+    """The limits that were set at run time, and the runs that wait for more budget."""
+    return "budgets:limits"
+
+
 def conversation_topics(conversation: str) -> tuple[str, str, str]:
     """The topics that belong to a conversation and are deleted with it."""
     return stream_topic(conversation), chat_topic(conversation), history_topic(conversation)
+
+
+def is_subagent_id(conversation: str) -> bool:
+    """Whether an id has the form that `subagent_id_of` gives."""
+    return _SUBAGENT_ID.search(conversation) is not None
 
 
 def subagent_id_of(conversation: str, agent: str, send_id: str) -> str:

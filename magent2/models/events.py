@@ -9,7 +9,9 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from magent2.models.budgets import BudgetKind
 from magent2.models.envelope import BaseStreamEvent
+from magent2.models.files import FileAttachment
 from magent2.models.json_types import JsonObject
 
 
@@ -40,6 +42,7 @@ class UserMessageEvent(BaseStreamEvent):
     text: str | None = None
     client_message_id: str | None = None
     steer: bool | None = None  # it was sent to a run in progress
+    attachments: list[FileAttachment] | None = None
 
 
 class SessionEvent(BaseStreamEvent):
@@ -143,6 +146,24 @@ class ApprovalEvent(BaseStreamEvent, RunFields):
     reason: str | None = None
 
 
+class ClientCallEvent(BaseStreamEvent, RunFields):
+    """A tool of the client was called. The run waits for the output until `expires_at`, or ends if that is not set.
+
+    The calls of one turn have an event each, `index` of `count`. `usage` is that of the run so far.
+    """
+
+    event: Literal["client_call"] = "client_call"
+    status: Literal["requested", "answered", "expired"]
+    envelope_id: str
+    tool_call_id: str
+    name: str
+    arguments: str
+    index: int = 0
+    count: int = 1
+    expires_at: AwareDatetime | None = None
+    usage: JsonObject | None = None
+
+
 class SubagentEvent(BaseStreamEvent, RunFields):
     """A run started another agent for a task. `subagent_id` is the conversation of that agent."""
 
@@ -153,6 +174,46 @@ class SubagentEvent(BaseStreamEvent, RunFields):
     envelope_id: str
 
 
+class SentByRun(BaseModel):
+    """A message that a run has sent: its id, and the tool that sent it."""
+
+    id: str
+    tool: str
+
+
+class SupersededEvent(BaseStreamEvent, RunFields):
+    """The answer of a run was replaced: the message `replaced_by` is answered instead. Views leave the run out.
+
+    `envelope_id` is the message that the run answered, `messages` that one and the steers that the run has seen; they
+    are left out too. `sends` are the messages that it has sent: they stay.
+    """
+
+    event: Literal["superseded"] = "superseded"
+    envelope_id: str
+    replaced_by: str
+    messages: list[str]
+    sends: list[SentByRun] = Field(default_factory=list)
+
+
+class CompactedEvent(BaseStreamEvent, RunFields):
+    """The model gets a summary in place of the oldest part of the conversation, from this turn on and in later runs.
+
+    The summary covers everything up to the run `through_run`, or up to its turn `through_turn`. It is not set if it
+    could not be made: then the model gets a note that the part is missing. The messages stay on the log. `tokens_…` are
+    estimates of the size of the request. `reason`: the request was over the limit of tokens (`size`) or of runs
+    (`runs`), or the model had refused it (`refused`).
+    """
+
+    event: Literal["compacted"] = "compacted"
+    reason: Literal["size", "runs", "refused"]
+    summary: str | None = None
+    model: str | None = None
+    tokens_before: int
+    tokens_after: int
+    through_run: str
+    through_turn: int | None = None
+
+
 class McpServerEvent(BaseStreamEvent, RunFields):
     """An MCP server cannot be used, so the agent continues without its tools. `reason` says why."""
 
@@ -160,6 +221,34 @@ class McpServerEvent(BaseStreamEvent, RunFields):
     server: str
     status: Literal["unavailable"] = "unavailable"
     reason: str
+
+
+class BudgetUse(BaseModel):
+    """How much of a budget is used. `name` is the run, conversation or user that it is for; money is in US dollars."""
+
+    budget: BudgetKind
+    name: str = ""
+    tokens: int
+    tokens_limit: int | None = None
+    calls: int
+    calls_limit: int | None = None
+    cost_usd: float
+    cost_usd_limit: float | None = None
+
+
+class BudgetEvent(BaseStreamEvent, RunFields):
+    """Most of a budget is used (`warning`), or all of it (`reached`): then the run is paused.
+
+    It goes on when the budget is raised, or by itself at `resumes_at` if that is set: a new day begins. It does not
+    expire. `subagent_id` is the conversation of the subagent whose run is paused, if it is one.
+    """
+
+    event: Literal["budget"] = "budget"
+    status: Literal["warning", "reached"]
+    budgets: list[BudgetUse]
+    message: str
+    resumes_at: AwareDatetime | None = None
+    subagent_id: str | None = None
 
 
 class ErrorEvent(BaseStreamEvent, RunFields):

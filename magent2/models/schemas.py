@@ -12,6 +12,9 @@ from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEven
 from magent2.models.events import (
     ApprovalEvent,
     BlockEvent,
+    BudgetEvent,
+    ClientCallEvent,
+    CompactedEvent,
     EndEvent,
     ErrorEvent,
     GapEvent,
@@ -23,6 +26,7 @@ from magent2.models.events import (
     RunFields,
     SessionEvent,
     SubagentEvent,
+    SupersededEvent,
     UserMessageEvent,
 )
 
@@ -37,8 +41,12 @@ V1_1: tuple[type[BaseModel], ...] = (
     HandoffEvent,
     BlockEvent,
     ApprovalEvent,
+    ClientCallEvent,
     SubagentEvent,
+    SupersededEvent,
+    CompactedEvent,
     McpServerEvent,
+    BudgetEvent,
     ErrorEvent,
     GapEvent,
     EndEvent,

@@ -9,17 +9,32 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import ErrorDetails
 
 from magent2.errors import RosterError, SettingsError
+from magent2.import_path import import_attribute
+from magent2.models.json_types import JsonObject
+from magent2.models.output_schema import SCHEMA_MAX_BYTES, check_output_schema
+from magent2.roster.budgets import (
+    BUDGET_NAMES,
+    LIMIT_UNITS,
+    PRICE_NAMES,
+    PRICES_MAX,
+    BudgetValues,
+    PriceTable,
+    budgets_of,
+)
 from magent2.roster.faults import UNKNOWN_KEY, explain, suggestion
 from magent2.roster.limits import (
     LIMIT_NAMES,
@@ -32,18 +47,25 @@ from magent2.roster.limits import (
 from magent2.roster.retention import RETENTION_NAMES, RetentionValues
 from magent2.roster.routing import split_words
 from magent2.roster.spec import (
+    CODE_AGENT_KEYS,
+    CONTEXT_NAMES,
     DEFAULT_SCENARIO,
     INSTRUCTIONS_MAX_BYTES,
+    MODEL_SETTING_NAMES,
     AgentSpec,
+    ContextValues,
     ImportPath,
     McpServer,
     Name,
+    Provider,
     Reference,
     Roster,
     Scenario,
     ToolName,
     Word,
+    is_import_path,
 )
+from magent2.roster.webhooks import WebhookSpec, webhook_fault
 
 FILE_MAX_BYTES = 1 << 20
 SCENARIO_MAX_BYTES = 512 << 10  # of instructions; the record of a run holds those of its whole team
@@ -53,9 +75,17 @@ DEFAULT_FILE = Path(__file__).with_name("default.toml")
 DEFAULT_TOOLS = ("WebSearchTool", "chat_send", "echo_context", "product_search", "refund", "run_python", "weather")
 
 # Tables of single values, and their keys
-VALUE_NAMES = {"limits": LIMIT_NAMES, "retention": RETENTION_NAMES, "retry": RETRY_NAMES}
+VALUE_NAMES = {
+    "budgets": BUDGET_NAMES,
+    "context": CONTEXT_NAMES,
+    "limits": LIMIT_NAMES,
+    "retention": RETENTION_NAMES,
+    "retry": RETRY_NAMES,
+}
 
 Document: TypeAlias = dict[str, object]
+# Describes the SDK agents at an import path, whose modules are in a folder. Raises `SettingsError`.
+DescribeAgents: TypeAlias = Callable[[str, Path], Sequence[AgentSpec]]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_#-]+")
@@ -76,12 +106,16 @@ def default_roster() -> Roster:
 
 
 def load_agents_file(
-    path: Path, known_tools: Collection[str], environ: Mapping[str, str] | None = None
+    path: Path,
+    known_tools: Collection[str],
+    environ: Mapping[str, str] | None = None,
+    describe_agents: DescribeAgents | None = None,
 ) -> LoadedRoster:
     """Read an agents file, or raise `RosterError` with all its faults.
 
     `known_tools` are the names of tools that need no entry in `[tools]`. `environ` replaces `${NAME}` in the `env` and
-    `headers` of MCP servers.
+    `headers` of MCP servers. Without `describe_agents` no module of the operator is imported: an SDK agent without a
+    name is called like its attribute, and what its code says is not checked.
     """
     try:
         document = tomllib.loads(_read_text(path, FILE_MAX_BYTES))
@@ -89,12 +123,73 @@ def load_agents_file(
         raise RosterError(str(path), [str(error)]) from error
     except RecursionError as error:
         raise RosterError(str(path), ["is nested too deeply"]) from error
+    code = _Code(path.parent, describe_agents)
+    code.name_agents(document)
     file, faults = _parse(document)
-    builder = _RosterBuilder(path.parent, known_tools, dict(environ or {}), faults)
+    builder = _RosterBuilder(path.parent, known_tools, dict(environ or {}), faults, code)
     roster = builder.build(file)
     if faults:
         raise RosterError(str(path), list(dict.fromkeys(faults)))
     return LoadedRoster(roster, (path, *builder.files))
+
+
+class _Code:
+    """What an agents file refers to in modules of the operator: SDK agents and pydantic models."""
+
+    def __init__(self, folder: Path, describe_agents: DescribeAgents | None) -> None:
+        self._folder = folder
+        self._describe_agents = describe_agents
+
+    @property
+    def is_imported(self) -> bool:
+        return self._describe_agents is not None
+
+    def name_agents(self, document: Document) -> None:
+        """Give each SDK agent that has no name in the file the one of its code. What cannot be loaded stays as it is.
+
+        The builder reports the error, and pydantic a table that is not valid.
+        """
+        for scenario in _tables(document.get("scenario")):
+            for table in _tables(scenario.get("agent")):
+                path = table.get("agent")
+                if "name" not in table and isinstance(path, str) and is_import_path(path):
+                    table["name"] = self._default_name(path)
+
+    def _default_name(self, path: str) -> str:
+        try:
+            name = _only(self.agents(path))
+        except SettingsError:
+            name = None
+        return name or path.rpartition(":")[2]
+
+    def agents(self, path: str) -> Mapping[str, AgentSpec]:
+        """The agents at an import path, by name; none if modules are not imported. Raises `SettingsError`."""
+        described = () if self._describe_agents is None else self._describe_agents(path, self._folder)
+        return {agent.name: agent for agent in described}
+
+    def output_schema(self, path: str) -> JsonObject:
+        """The JSON schema of a pydantic model. Raises `SettingsError`."""
+        model = import_attribute(path, self._folder)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise SettingsError(f"{path!r} is a {type(model).__name__}; name a pydantic model")
+        try:
+            return model.model_json_schema()
+        except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
+            raise SettingsError(f"{path!r} has no JSON schema ({error})") from error
+
+
+def _parse_schema(text: str, name: str) -> JsonObject:
+    try:
+        schema = orjson.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ValueError(f"{name} must hold a JSON object, not {type(schema).__name__}")
+    return schema
+
+
+def _tables(value: object) -> list[Document]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _read_text(path: Path, limit: int) -> str:
@@ -114,11 +209,15 @@ def _read_text(path: Path, limit: int) -> str:
 # ---- the schema ------------------------------------------------------------------------------------------------------
 
 
-def _pass_names(tables: object) -> object:
-    """Give each server its name, which the file has as the key of the table."""
-    if not isinstance(tables, dict):
-        return tables
-    return {name: {**table, "mcp.NAME": name} if isinstance(table, dict) else table for name, table in tables.items()}
+def _pass_names(alias: str) -> BeforeValidator:
+    """Give each table its name, which the file has as the key of the table."""
+
+    def add_names(tables: object) -> object:
+        if not isinstance(tables, dict):
+            return tables
+        return {name: {**table, alias: name} if isinstance(table, dict) else table for name, table in tables.items()}
+
+    return BeforeValidator(add_names)
 
 
 class ScenarioTable(BaseModel):
@@ -140,11 +239,16 @@ class AgentsFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     default: Word | None = None
+    budgets: BudgetValues = BudgetValues()
+    prices: dict[Word, PriceTable] = {}
     limits: LimitValues = LimitValues()
     retention: RetentionValues = RetentionValues()
     retry: RetryValues = RetryValues()
+    context: ContextValues = ContextValues()
     tools: dict[ToolName, ImportPath] = {}
-    mcp: Annotated[dict[ToolName, McpServer], BeforeValidator(_pass_names)] = {}
+    mcp: Annotated[dict[ToolName, McpServer], _pass_names("mcp.NAME")] = {}
+    provider: Annotated[dict[ToolName, Provider], _pass_names("provider.NAME")] = {}
+    webhook: Annotated[dict[ToolName, WebhookSpec], _pass_names("webhook.NAME")] = {}
     scenario: tuple[ScenarioTable, ...] = ()
 
 
@@ -193,19 +297,26 @@ def _fault(document: Document, error: ErrorDetails) -> str:
     words = explain(error)
     if location[0] == "mcp" and ("env" in location[2:3] or "headers" in location[2:3]):
         words = words.partition(", not ")[0]  # the value may be a secret
+    if location[-1] in ("base_url", "api_key_env") or location[0] == "webhook":
+        words = words.partition(", not '")[0]  # likewise
     return _at(_path(document, location), words)
 
 
-def _known_keys(location: Sequence[int | str]) -> Collection[str]:
+def _known_keys(location: Sequence[int | str]) -> Collection[str]:  # noqa: PLR0911  one per table of the file
     match location:
         case []:
             return AgentsFile.model_fields
         case [str(table)] if table in VALUE_NAMES:
             return VALUE_NAMES[table]
-        case ["mcp", _]:
-            return [item.name for item in fields(McpServer) if item.name != "name"]
+        case ["budgets" | "prices" as table, _]:
+            return LIMIT_UNITS if table == "budgets" else PRICE_NAMES
+        case ["mcp" | "provider" | "webhook" as kind, _]:
+            described = {"mcp": McpServer, "provider": Provider, "webhook": WebhookSpec}[kind]
+            return [item.name for item in fields(described) if item.name != "name"]
         case ["scenario", _]:
             return ScenarioTable.model_fields
+        case [*_, "model_settings"]:
+            return MODEL_SETTING_NAMES
         case _:
             return [item.name for item in fields(AgentSpec)]
 
@@ -251,6 +362,7 @@ class _RosterBuilder:
     known_tools: Collection[str]
     environ: Mapping[str, str]
     faults: list[str]
+    code: _Code
     files: list[Path] = field(default_factory=list)
 
     def build(self, file: AgentsFile) -> Roster:
@@ -262,7 +374,23 @@ class _RosterBuilder:
             scenarios[table.id] = self._scenario(table, described)
         default = file.default or _only(scenarios) or DEFAULT_SCENARIO
         servers = {name: self._server(server) for name, server in file.mcp.items()}
-        roster = Roster(scenarios, file.tools, servers, file.limits, default, file.retention, file.retry)
+        roster = Roster(
+            scenarios,
+            file.tools,
+            servers,
+            file.limits,
+            default,
+            file.retention,
+            file.retry,
+            file.provider,
+            budgets_of(file.budgets, file.prices),
+            file.webhook,
+            file.context,
+        )
+        self._check_prices(file)
+        for webhook in file.webhook.values():
+            if (fault := webhook_fault(webhook)) is not None:
+                self._report(("webhook", webhook.name), fault)
         for policy in (run_retry_policy, delivery_retry_policy):
             try:
                 policy(file.retry)
@@ -270,6 +398,14 @@ class _RosterBuilder:
                 self._report(("retry",), str(error))
         self._check_roster(roster)
         return roster
+
+    def _check_prices(self, file: AgentsFile) -> None:
+        if len(file.prices) > PRICES_MAX:
+            self._report(("prices",), f"has {len(file.prices)} models; the limit is {PRICES_MAX}")
+        for model, table in file.prices.items():
+            for key in ("input", "output"):
+                if key not in table:
+                    self._report(("prices", model), f"needs {key!r}, in US dollars per million tokens")
 
     def _report(self, path: Sequence[str], words: str) -> None:
         self.faults.append(f"{_join(*path)}: {words}")
@@ -280,7 +416,13 @@ class _RosterBuilder:
         for scenario in file.scenario:
             for table in scenario.agent:
                 path = _agent_path(scenario.id, table.name)
-                agent = replace(table, instructions=self._instructions(path, table))
+                agent = replace(
+                    table,
+                    instructions=self._instructions(path, table),
+                    output_schema=self._output_schema(path, table.output_schema),
+                )
+                if agent.agent is not None:
+                    agent = self._add_code(path, agent, agent.agent, scenario)
                 if described.setdefault(agent.name, agent) != agent:
                     self._report(path, "another scenario describes this agent differently; rename one of them")
         return described
@@ -298,6 +440,51 @@ class _RosterBuilder:
         except ValueError as error:
             self._report([*path, "instructions_file"], str(error))
             return ""
+
+    def _output_schema(self, path: Sequence[str], schema: JsonObject | str | None) -> JsonObject | str | None:
+        """Return the JSON schema that a table has, or that a file or a pydantic model has which it names."""
+        if schema is None:
+            return None
+        try:
+            if isinstance(schema, str) and is_import_path(schema):
+                if not self.code.is_imported:
+                    return schema
+                schema = self.code.output_schema(schema)
+            elif isinstance(schema, str):
+                file = self.folder / Path(schema).expanduser()
+                self.files.append(file)
+                schema = _parse_schema(_read_text(file, SCHEMA_MAX_BYTES), file.name)
+            check_output_schema(schema)
+        except ValueError as error:
+            self._report((*path, "output_schema"), str(error))
+            return None
+        return schema
+
+    def _add_code(self, path: Sequence[str], agent: AgentSpec, import_path: str, scenario: ScenarioTable) -> AgentSpec:
+        """Add what the code of an SDK agent says: its role, model and tools, and its handoffs within the scenario."""
+        for key in (item.name for item in fields(AgentSpec) if item.name not in CODE_AGENT_KEYS):
+            if getattr(agent, key) != getattr(_NO_AGENT, key):
+                self._report((*path, key), f"belongs to the code of {import_path!r}; set it there")
+        try:
+            described = self.code.agents(import_path)
+        except SettingsError as error:
+            self._report((*path, "agent"), str(error))
+            return agent
+        found = described.get(agent.name)
+        if found is None:
+            if self.code.is_imported:
+                words = f"{import_path!r} has no agent {agent.name!r}; {suggestion(agent.name, described)}"
+                self._report((*path, "agent"), words)
+            return agent
+        others = {table.name for table in scenario.agent} | set(scenario.shared)
+        own = [name for name in found.handoffs if name in others and name != scenario.supervisor]
+        return replace(
+            agent,
+            role=agent.role or found.role,
+            model=found.model,
+            tools=found.tools,
+            handoffs=tuple(dict.fromkeys((*own, *agent.handoffs))),
+        )
 
     def _scenario(self, table: ScenarioTable, described: Mapping[str, AgentSpec]) -> Scenario:
         path = ("scenario", table.id)
@@ -378,27 +565,46 @@ class _RosterBuilder:
         targets = {"handoffs": {scenario.supervisor}, "subagents": roster.routing_agents()}
         tools = [*self.known_tools, *roster.tools, *(name for name in agent.tools if _is_server_tool(roster, name))]
         own_tools = [*agent.tools, *(name for name in agent.approval if name.partition(".")[0] in agent.mcp)]
+        known_code = agent.agent is None or self.code.is_imported
         references: tuple[tuple[str, Collection[str], str], ...] = (
-            ("tools", tools, "unknown tool"),
+            ("tools", tools if agent.agent is None else agent.tools, "unknown tool"),
             ("handoffs", scenario.agents, "the scenario has no agent"),
             ("mcp", roster.mcp, "there is no MCP server"),
-            ("approval", own_tools, "the agent has no tool"),
+            ("approval", own_tools if known_code else agent.approval, "the agent has no tool"),
             ("subagents", roster.agent_names(), "there is no agent"),
         )
         for key, known, problem in references:
             names: tuple[str, ...] = getattr(agent, key)
+            yield from _repeated(key, names)
             for name in dict.fromkeys(names):
-                if names.count(name) > 1:
-                    yield key, f"lists {name[:60]!r} twice"
                 if name not in known:
                     yield key, f"{problem} {name[:60]!r}; {suggestion(name, known)}"
                 elif key in targets and name == agent.name:
                     yield key, f"{name!r} is the agent itself; name another agent"
                 elif name in targets.get(key, ()):
                     yield key, f"{name!r} is the supervisor, which only routes; name an agent that answers"
+        yield from _model_faults(agent)
         for keyword in agent.keywords:
             if not split_words(keyword):
                 yield "keywords", f"{keyword[:60]!r} contains no word"
+
+
+_NO_AGENT = AgentSpec("")
+
+
+def _repeated(key: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield key, f"lists {name[:60]!r} twice"
+
+
+def _model_faults(agent: AgentSpec) -> Iterator[tuple[str, str]]:
+    if agent.model is not None and agent.models:
+        yield "models", "excludes 'model'; keep one of them"
+    yield from _repeated("models", agent.models)
+    prefixes = {name.partition("/")[0] if "/" in name else "" for name in agent.model_names}
+    if agent.base_url is not None and len(prefixes) > 1:
+        yield "base_url", "is one address for models of several providers; describe each in [provider.NAME]"
 
 
 def _is_server_tool(roster: Roster, name: str) -> bool:

@@ -25,6 +25,8 @@ MESSAGES: Mapping[str, str] = {
     "greater_than_equal": "must be at least {ge:g}, not {value}",
     "less_than_equal": "must be at most {le:g}, not {value}",
     "too_long": "has more than {max_length} entries; remove some",
+    "literal_error": "must be one of {expected}, not {value}",
+    "bool_type": "must be true or false, not {value}",
     "value_error": "{error}",  # the text of the ValueError that a validator has raised
 }
 

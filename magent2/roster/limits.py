@@ -37,6 +37,7 @@ class LimitValues(TypedDict, total=False):
     approval_max_s: Annotated[float, Field(ge=1, le=31_536_000)]  # time that a tool call waits for an approval
     run_drain_s: Annotated[float, Field(ge=0, le=3600)]  # time that a stopping worker waits for its runs
     route_max_s: Annotated[float, Field(ge=0, le=600)]  # time that a supervisor may take to decide
+    request_files_max_bytes: Annotated[int, Field(ge=0, le=256 * MIB)]  # of the files in one request to a model
     tool_threads_max: Annotated[int, Field(ge=1, le=1000)]  # synchronous tools that run at the same time
     tool_threads_per_principal_max: Annotated[int, Field(ge=1, le=1000)]  # of them, those of one principal
     sandbox_processes_max: Annotated[int, Field(ge=1, le=64)]  # Python blocks that run at the same time
@@ -44,7 +45,14 @@ class LimitValues(TypedDict, total=False):
 
     # A gateway
     body_max_bytes: Annotated[int, Field(ge=1 << 10, le=256 * MIB)]  # size of a request
+    inline_body_max_bytes: Annotated[int, Field(ge=1 << 10, le=256 * MIB)]  # of a request of `/v1`, with its files
     text_max_chars: Annotated[int, Field(ge=1, le=64 * MIB)]  # length of a message
+    file_max_bytes: Annotated[int, Field(ge=1 << 10, le=512 * MIB)]  # size of a file
+    files_per_principal_max_bytes: Annotated[int, Field(ge=1 << 10, le=1 << 50)]  # of all files of one principal
+    files_per_principal_max: Annotated[int, Field(ge=1, le=100_000)]  # number of files of one principal
+    schedules_per_principal_max: Annotated[int, Field(ge=0, le=100_000)]  # number of schedules of one principal
+    schedule_interval_min_s: Annotated[float, Field(ge=60, le=86_400)]  # time between two slots of a cron expression
+    upload_max_s: Annotated[float, Field(ge=0.1, le=3600)]  # time to receive a file
     streams_max: Annotated[int, Field(ge=1, le=COUNT_MAX)]  # open streams of a gateway
     streams_per_principal_max: Annotated[int, Field(ge=1, le=COUNT_MAX)]  # open streams of one principal
     queue_max_messages: Annotated[int, Field(ge=1, le=COUNT_MAX)]  # messages that wait in one conversation
@@ -60,6 +68,7 @@ class LimitValues(TypedDict, total=False):
     heartbeat_s: Annotated[float, Field(ge=0.1, le=600)]  # interval of heartbeats on an idle stream
     drain_s: Annotated[float, Field(ge=0, le=3600)]  # time that a stopping gateway waits for open requests
     wait_max_s: Annotated[float, Field(ge=0, le=3600)]  # time that a request waits for the answer to a message
+    response_wait_max_s: Annotated[float, Field(ge=0, le=86_400)]  # the same for a response of `/v1`
 
     # Rates of one principal: the average per second, and the burst after a pause
     send_per_s: Annotated[float, Field(ge=0.001, le=1e6)]  # messages and tool runs

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from magent2.errors import RosterError
-from magent2.roster.agents_file import LoadedRoster, load_agents_file
+from magent2.roster.agents_file import DescribeAgents, LoadedRoster, load_agents_file
 from magent2.roster.faults import suggestion
 from magent2.roster.limits import LimitValues, RetryValues, parse_limit_variables, parse_retry_variables
 from magent2.roster.retention import RetentionValues, parse_retention_variables
 from magent2.roster.spec import AgentSpec, Roster
+from magent2.roster.webhooks import WebhookSpec, parse_webhook_variables
 from magent2.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -41,14 +42,16 @@ class EnvironmentOverride:
     limits: LimitValues = field(default_factory=LimitValues)
     retention: RetentionValues = field(default_factory=RetentionValues)
     retry: RetryValues = field(default_factory=RetryValues)
+    webhooks: Mapping[str, WebhookSpec] = field(default_factory=dict)  # in addition to those of the file
 
     @classmethod
     def of(cls, settings: Settings) -> EnvironmentOverride:
-        """Parse the limits, retention and retry policies of the environment. Raises `SettingsError`."""
+        """Parse the limits, the policies and the webhook of the environment. Raises `SettingsError`."""
         return cls(
             limits=parse_limit_variables(settings.limits),
             retention=parse_retention_variables(settings.retention),
             retry=parse_retry_variables(settings.retry),
+            webhooks=parse_webhook_variables(settings.webhook),
         )
 
     def apply(self, roster: Roster) -> Roster:
@@ -57,25 +60,42 @@ class EnvironmentOverride:
         for required in self.required:
             _find(roster, required, "--agent")
         agent = _find(roster, name, "AGENT_NAME")
+        if agent.agent is not None:
+            self._check_code_agent(agent)
+            return self._apply_policies(roster)
         changed = replace(
             agent,
             model=agent.model if self.model is None else self.model,
+            models=agent.models if self.model is None else (),
             instructions=agent.instructions if self.instructions is None else self.instructions,
             tools=agent.tools if self.tools is None else tuple(self.tools),
         )
+        roster = self._apply_policies(roster)
+        return roster if changed == agent else roster.with_agent(changed)
+
+    def _check_code_agent(self, agent: AgentSpec) -> None:
+        """Refuse instructions and tools for an SDK agent. A model of the environment is for agents that name none."""
+        for variable, value in (("AGENT_INSTRUCTIONS", self.instructions), ("AGENT_TOOLS", self.tools)):
+            if value is not None:
+                words = f"agent {agent.name!r} is defined by {agent.agent!r}; set this there, or name another agent"
+                raise RosterError(variable, [words])
+
+    def _apply_policies(self, roster: Roster) -> Roster:
         if self.limits:
             roster = replace(roster, limits={**roster.limits, **self.limits})
         if self.retention:
             roster = replace(roster, retention={**roster.retention, **self.retention})
         if self.retry:
             roster = replace(roster, retry={**roster.retry, **self.retry})
-        return roster if changed == agent else roster.with_agent(changed)
+        if self.webhooks:
+            roster = replace(roster, webhooks={**roster.webhooks, **self.webhooks})
+        return roster
 
 
 def _find(roster: Roster, name: str, source: str) -> AgentSpec:
     known = {key: agent for scenario in roster.scenarios.values() for key, agent in scenario.agents.items()}
     if name not in known:
-        raise RosterError(source, [f"the agents file has no agent {name[:80]!r}; {suggestion(name, known)}"])
+        raise RosterError(source, [f"the team has no agent {name[:80]!r}; {suggestion(name, known)}"])
     return known[name]
 
 
@@ -107,11 +127,12 @@ class Registry:
         known_tools: Collection[str],
         environ: Mapping[str, str] | None = None,
         override: EnvironmentOverride | None = None,
+        describe_agents: DescribeAgents | None = None,
     ) -> Registry:
-        """Hold the roster of an agents file, with the values of `override`."""
+        """Hold the roster of an agents file, with the values of `override`. See `load_agents_file`."""
 
         def read() -> LoadedRoster:
-            loaded = load_agents_file(path, known_tools, environ)
+            loaded = load_agents_file(path, known_tools, environ, describe_agents)
             return loaded if override is None else LoadedRoster(override.apply(loaded.roster), loaded.files)
 
         return cls(read)

@@ -8,7 +8,14 @@ from typing import Annotated, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from magent2.bus.retention import SWEEP_EVERY_S, TOKENS_AFTER_S, RetentionPolicy, TopicRetention
+from magent2.bus.retention import (
+    BLOBS_AFTER_S,
+    SCHEDULES_AFTER_S,
+    SWEEP_EVERY_S,
+    TOKENS_AFTER_S,
+    RetentionPolicy,
+    TopicRetention,
+)
 from magent2.errors import SettingsError
 from magent2.roster.faults import VALUE_MAX_CHARS
 from magent2.roster.limits import number_of, variable_fault
@@ -44,7 +51,9 @@ class RetentionValues(TypedDict, total=False):
     dead_letters_max_age_days: Days  # age of dead letters
     dead_letters_max_count: Records  # dead letters that an agent keeps
     idle_conversations_days: Days  # time without activity after which a conversation is deleted
+    files_max_age_days: Days  # age of uploaded files
     blobs_after_days: Days  # age of files that no record names
+    schedules_after_days: Days  # time since the end of a schedule
     sweep_every_s: Annotated[float, Field(ge=1, le=86_400)]  # time between two sweeps
 
 
@@ -82,6 +91,10 @@ def retention_policy(values: RetentionValues) -> RetentionPolicy:
             seconds(values.get("dead_letters_max_age_days")), values.get("dead_letters_max_count")
         ),
         idle_conversations_s=seconds(values.get("idle_conversations_days")),
-        blobs_after_s=seconds(values.get("blobs_after_days")),
+        files_max_age_s=seconds(values.get("files_max_age_days")),
+        blobs_after_s=seconds(values["blobs_after_days"]) if "blobs_after_days" in values else BLOBS_AFTER_S,
+        schedules_after_s=(
+            seconds(values["schedules_after_days"]) if "schedules_after_days" in values else SCHEDULES_AFTER_S
+        ),
         sweep_every_s=values.get("sweep_every_s", SWEEP_EVERY_S),
     )

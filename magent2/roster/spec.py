@@ -9,24 +9,50 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, with_config
+from typing_extensions import TypedDict
 
 from magent2.errors import UnknownAgent, UnknownScenario
 from magent2.models.address import NAME_MAX_CHARS, is_name
+from magent2.models.budgets import Budgets
+from magent2.models.files import ContentKind
+from magent2.models.json_types import JsonObject
 from magent2.roster.faults import closest
 from magent2.roster.limits import LimitValues, RetryValues
 from magent2.roster.retention import RetentionValues
+from magent2.roster.webhooks import WebhookSpec
 
 DEFAULT_SCENARIO = "default"
+# The keys that an agents file may set for an agent of the Agents SDK. The agent's own code has the others.
+CODE_AGENT_KEYS = frozenset(
+    {
+        "name",
+        "agent",
+        "role",
+        "voice",
+        "handoffs",
+        "keywords",
+        "mcp",
+        "approval",
+        "accepts",
+        "context_max",
+        "summary_model",
+    }
+)
 
 INSTRUCTIONS_MAX_BYTES = 64 << 10
 KEYWORDS_MAX = 500
+MODELS_MAX = 8  # of one agent
+MODEL_TIMEOUT_S = 300.0  # without a word of a model, unless its agent or its provider has another time
+MODEL_TIMEOUT_MAX_S = 86_400.0
+GUARDRAILS_MAX = 16  # of one agent and kind
 WEIGHT_MAX = 100.0
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that models accept
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -45,8 +71,12 @@ def _check_tool_name(name: str) -> str:
     return name
 
 
+def is_import_path(text: str) -> bool:
+    return _IMPORT_PATH.fullmatch(text) is not None
+
+
 def _check_import_path(path: str) -> str:
-    if not _IMPORT_PATH.fullmatch(path):
+    if not is_import_path(path):
         raise ValueError(f"{path[:80]!r} is not an import path; write 'module:attribute'")
     return path
 
@@ -73,6 +103,21 @@ def _check_url(url: str) -> str:
     return url
 
 
+def _check_base_url(url: str) -> str:
+    """An address of a model provider. It is stored with runs, so it must not contain a secret."""
+    parts = urlsplit(_check_url(url))
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("must have no user, password, query or fragment; name the variable of the key in api_key_env")
+    return url.rstrip("/")
+
+
+def _check_variable(name: str) -> str:
+    if not _VARIABLE_NAME.fullmatch(name):
+        # Not quoted: it may be the key itself.
+        raise ValueError("must be the name of an environment variable, such as OPENAI_API_KEY, and not the key itself")
+    return name
+
+
 Name: TypeAlias = Annotated[str, AfterValidator(_check_name)]
 ToolName: TypeAlias = Annotated[str, AfterValidator(_check_tool_name)]
 ImportPath: TypeAlias = Annotated[str, AfterValidator(_check_import_path)]
@@ -80,6 +125,40 @@ Reference: TypeAlias = Annotated[str, AfterValidator(_check_not_blank)]  # the n
 StrippedText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True)]
 Word: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Weight: TypeAlias = Annotated[float, Field(strict=True, ge=-WEIGHT_MAX, le=WEIGHT_MAX)]
+BaseUrl: TypeAlias = Annotated[Word, AfterValidator(_check_base_url)]
+VariableName: TypeAlias = Annotated[Word, AfterValidator(_check_variable)]
+ModelTimeout: TypeAlias = Annotated[float, Field(ge=0.1, le=MODEL_TIMEOUT_MAX_S)]
+ContextMax: TypeAlias = Annotated[int, Field(strict=True, ge=1_000, le=100_000_000)]  # tokens
+Api: TypeAlias = Literal["responses", "chat"]  # the two APIs of OpenAI, which other servers have too
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class ModelSettingsValues(TypedDict, total=False):
+    """`model_settings` of an agent. A setting that is absent is not sent, so the provider's default applies."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    top_p: Annotated[float, Field(ge=0, le=1)]
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)]
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)]
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)]  # of one answer
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+    verbosity: Literal["low", "medium", "high"]
+    parallel_tool_calls: bool
+    truncation: Literal["auto", "disabled"]
+    include_usage: bool  # whether to ask a server with the chat API for its token counts
+    extra_body: JsonObject  # more fields of the request, which the provider defines
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class ContextValues(TypedDict, total=False):
+    """`[context]`: how long the requests to models get. What is absent here and at an agent follows the model."""
+
+    context_max: ContextMax  # tokens of a request above which its oldest part is summarised
+    summary_model: Word  # makes the summaries; by default the agent's own model does
+
+
+CONTEXT_NAMES = tuple(ContextValues.__annotations__)
+MODEL_SETTING_NAMES = tuple(ModelSettingsValues.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +169,16 @@ class AgentSpec:
     - `keywords`: words and phrases that route mail to this agent, each with its weight.
     - `approval`: tools that need a person's approval, in addition to those that always need it.
     - `subagents`: agents that this one may start for its own tasks.
+    - `models`: models in order. The next one is asked if one is down or refuses. `model` is a list of one.
+    - `base_url`, `api_key_env`, `api`: the provider of its models, if it is not the default one or one of `[provider]`.
+    - `model_timeout_s`: how long a model may send nothing until it counts as down.
+    - `input_guardrails`, `output_guardrails`: import paths of guardrails of the SDK.
+    - `accepts`: the content that its model takes. By default text, images and files, or only text of a local model.
+    - `context_max`: tokens of a request above which its oldest part is summarised, by `summary_model` or its own model.
+    - `agent`: import path of an agent of the Agents SDK, or of a list that has it. Its code defines what it does, so
+      of the other keys only `CODE_AGENT_KEYS` may be set.
+    - `output_schema`: the JSON schema that its answers match. The file may name a JSON file, or the import path of a
+      pydantic model, in its place.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -99,6 +188,18 @@ class AgentSpec:
     instructions: Annotated[StrippedText, AfterValidator(_check_instructions)] = ""
     instructions_file: Word | None = field(default=None, compare=False, kw_only=True)
     model: Word | None = None
+    models: Annotated[tuple[Word, ...], Field(max_length=MODELS_MAX)] = field(default=(), kw_only=True)
+    model_settings: ModelSettingsValues = field(default_factory=ModelSettingsValues, kw_only=True)
+    base_url: BaseUrl | None = field(default=None, kw_only=True)
+    api_key_env: VariableName | None = field(default=None, kw_only=True)
+    api: Api | None = field(default=None, kw_only=True)
+    model_timeout_s: ModelTimeout | None = field(default=None, kw_only=True)
+    input_guardrails: Annotated[tuple[ImportPath, ...], Field(max_length=GUARDRAILS_MAX)] = field(
+        default=(), kw_only=True
+    )
+    output_guardrails: Annotated[tuple[ImportPath, ...], Field(max_length=GUARDRAILS_MAX)] = field(
+        default=(), kw_only=True
+    )
     voice: Word | None = None
     tools: tuple[Reference, ...] = ()
     handoffs: tuple[Reference, ...] = ()
@@ -106,6 +207,30 @@ class AgentSpec:
     mcp: tuple[Reference, ...] = ()
     approval: tuple[Reference, ...] = ()
     subagents: tuple[Reference, ...] = ()
+    accepts: tuple[ContentKind, ...] | None = None
+    context_max: ContextMax | None = field(default=None, kw_only=True)
+    summary_model: Word | None = field(default=None, kw_only=True)
+    agent: ImportPath | None = None
+    output_schema: JsonObject | Word | None = None
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of its models in order; empty for the default model."""
+        return self.models or (() if self.model is None else (self.model,))
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`[provider.NAME]`: a model provider. Models of it are named `NAME/MODEL`; `openai` is the default provider."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    # In the file the name is the key of the table; the parser passes it under this alias.
+    name: Annotated[str, Field(validation_alias="provider.NAME")]
+    base_url: BaseUrl | None = None
+    api_key_env: VariableName | None = None
+    api: Api | None = None
+    timeout_s: ModelTimeout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +276,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All scenarios, the import paths of their tools (`module:attribute`), MCP servers, limits and policies."""
+    """All scenarios, the import paths of their tools (`module:attribute`), MCP servers, providers, limits, policies."""
 
     scenarios: Mapping[str, Scenario]
     tools: Mapping[str, str] = field(default_factory=dict)
@@ -160,6 +285,10 @@ class Roster:
     default: str = DEFAULT_SCENARIO
     retention: RetentionValues = field(default_factory=RetentionValues)
     retry: RetryValues = field(default_factory=RetryValues)
+    providers: Mapping[str, Provider] = field(default_factory=dict)
+    budgets: Budgets = field(default_factory=Budgets)
+    webhooks: Mapping[str, WebhookSpec] = field(default_factory=dict)
+    context: ContextValues = field(default_factory=ContextValues)
 
     @classmethod
     def of_environment(
@@ -182,6 +311,16 @@ class Roster:
             retention=retention or RetentionValues(),
             retry=retry or RetryValues(),
         )
+
+    @classmethod
+    def of_code(cls, agents: Sequence[AgentSpec]) -> Roster:
+        """Build a team of agents of the Agents SDK. Its sessions start with the first one."""
+        names = {agent.name for agent in agents}
+        served = {
+            agent.name: replace(agent, handoffs=tuple(name for name in agent.handoffs if name in names))
+            for agent in agents
+        }
+        return cls({DEFAULT_SCENARIO: Scenario(DEFAULT_SCENARIO, served, root=agents[0].name)})
 
     def scenario(self, scenario_id: str | None = None) -> Scenario:
         """Return the scenario of that id, the default one for None, or raise `UnknownScenario`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import cast
 
-from agents import Agent, FunctionTool, Model, Tool
+from agents import Agent, FunctionTool, HostedMCPTool, Model, Tool
 from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 
@@ -47,7 +48,7 @@ def _configured_tools(config: RunnerConfig, sandbox: Sandbox, kind: ModelKind | 
     definitions = [registry.get(name) for name in config.tools if name not in BUILTINS]
     local = {tool.name: function_tool_of(tool) for tool in with_python(definitions, sandbox)}
     builtins = BuiltinTools.read()
-    kind = kind or builtins.kind_of_server(config.base_url)
+    kind = kind or builtins.kind_of_server(config.base_url, config.api)
     tools = [_builtin(builtins, name, kind) if name in BUILTINS else local[name] for name in config.tools]
     return [tool for tool in tools if tool is not None]
 
@@ -99,6 +100,16 @@ def unavailable_tool(name: str) -> FunctionTool:
 
     schema = {"type": "object", "properties": {}, "additionalProperties": True}
     return FunctionTool(name, f"{text}.", schema, invoke, strict_json_schema=False)
+
+
+def require_approval(tool: Tool) -> Tool:
+    """A copy of the tool whose calls need approval."""
+    tool = copy.copy(tool)
+    if isinstance(tool, FunctionTool):
+        tool.needs_approval = True
+    elif isinstance(tool, HostedMCPTool):
+        tool.tool_config = {**tool.tool_config, "require_approval": "always"}
+    return tool
 
 
 def _parse_arguments(tool: str, text: str) -> JsonObject:

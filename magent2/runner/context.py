@@ -12,9 +12,13 @@ from magent2.bus.records import MailRef, NewRecord
 from magent2.context.block import bus_message_block
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import ReceiptEvent, ReceivedMessage
+from magent2.models.json_types import JsonObject
+from magent2.models.run_options import NO_OPTIONS, RunOptions
 from magent2.runner.circuit import Circuits
 from magent2.sessions.folds import steer_items
 from magent2.sessions.history import History, RunKey, RunRecord, SeenSteer, message_id_of
+from magent2.sessions.usage.budgets import NO_ROOT, Busy, CallRoot, Reached
+from magent2.sessions.usage.state import BudgetState, refuse
 from magent2.tools.interface import WaitHook
 
 if TYPE_CHECKING:
@@ -53,13 +57,14 @@ async def go_on() -> None:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """A tool call that waits for approval."""
+    """A tool call that waits for approval. `client`: it is a tool of the client, and waits for its output."""
 
     turn: int
     id: str
     name: str
     arguments: str
     speaker: str
+    client: bool = False
 
 
 @dataclass(slots=True)
@@ -86,6 +91,7 @@ class RunContext:
     hops: int = 0
     principal: str | None = None
     kind: str = TALK  # from the mail's header; `tool` and `route` are runs without a conversation with a model
+    options: RunOptions = NO_OPTIONS  # those of the message
     closing: list[NewRecord] = field(default_factory=list)
     closing_mail: list[MailRef] = field(default_factory=list)
     unfinished: dict[tuple[int, str], Callable[[], Sequence[NewRecord]]] = field(default_factory=dict)
@@ -94,9 +100,21 @@ class RunContext:
     observed: ObservedRun | None = None  # set when metrics or traces are on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
     waiting: list[WaitingCall] = field(default_factory=list)
+    usage: JsonObject | None = None  # of a run with calls in `waiting`
     circuits: Circuits = field(default_factory=Circuits)  # those of the worker
     mcp_unavailable: dict[str, str] = field(default_factory=dict)  # MCP server → why it has no tools in this run
     waits: tuple[WaitHook, ...] = ()  # called while a tool of the run waits for an answer
+    budgets: BudgetState = field(default_factory=BudgetState)  # that of the worker
+    root: CallRoot = NO_ROOT  # whose budgets the run uses
+    # Awaited where a budget is used up. A run that can be paused does not return from it.
+    budget_reached: Callable[[Reached | Busy], Awaitable[None]] = refuse
+    # Gives the records of a model call that is cut off, for the append that ends the attempt.
+    open_call: Callable[[], Sequence[NewRecord]] = tuple
+
+    @property
+    def ends_with_calls(self) -> bool:
+        """Whether the run ends here, because it has called tools of a client that sends no outputs to it."""
+        return self.options.after_tool_calls == "end" and any(call.client for call in self.waiting)
 
     @property
     def conversation_id(self) -> str:
@@ -129,14 +147,10 @@ class SteerLedger:
         self._new: tuple[Steer, ...] = ()
         self._new_position = 0
 
-    def rewind(self) -> None:
-        """The SDK starts again from the beginning. Its requests may be shorter now."""
-        self._positions.clear()
-
     def pass_turn(self, turn: int, request: ModelRequest) -> None:
         """Skip a turn whose answer is recorded. Its steers are at the end of the request, which is not sent."""
         if self._by_turn.get(turn):
-            self._positions[turn] = len(_items(request))
+            self._positions[turn] = len(items_of(request))
 
     def take(self, waiting: Sequence[Steer]) -> None:
         """Choose the new steers of the next request. A repeated request has the same ones, and those that came since.
@@ -156,7 +170,7 @@ class SteerLedger:
         """The request with all steers of the run at their positions."""
         if not self._new and not self._positions:
             return request
-        items = _items(request)
+        items = items_of(request)
         self._new_position = len(items)
         tail = _steer_items(steer.payload for steer in self._new)
         for turn in sorted(self._positions, reverse=True):
@@ -165,6 +179,10 @@ class SteerLedger:
             tail = [*_steer_items(self._by_turn[turn]), *items[position:], *tail]
             items = items[:position]
         return [*items, *tail]
+
+    def count_before(self, position: int) -> int:
+        """How many steers are in the request before this item of the SDK."""
+        return sum(len(self._by_turn[turn]) for turn, place in self._positions.items() if place < position)
 
     def end_turn(self, turn: int) -> tuple[Steer, ...]:
         """The model has answered. Return the steers that it saw for the first time."""
@@ -176,7 +194,7 @@ class SteerLedger:
         return new
 
 
-def _items(request: ModelRequest) -> list[TResponseInputItem]:
+def items_of(request: ModelRequest) -> list[TResponseInputItem]:
     return [{"role": "user", "content": request}] if isinstance(request, str) else list(request)
 
 

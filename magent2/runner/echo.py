@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Iterator
 
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent
+from magent2.models.files import text_with_attachments
 
 _PIECE = re.compile(r"\S+\s*|\s+")
 
@@ -16,10 +17,10 @@ def pieces(text: str) -> list[str]:
 
 
 class EchoRunner:
-    """Answers every envelope with its content: as tokens, then as output."""
+    """Answers every envelope with its content and the names of its files: as tokens, then as output."""
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[TokenEvent | OutputEvent]:
-        text = envelope.content or ""
+        text = text_with_attachments(envelope.content or "", envelope.metadata)
         for index, piece in enumerate(pieces(text)):
             yield TokenEvent(conversation_id=envelope.conversation_id, text=piece, index=index)
         yield OutputEvent(conversation_id=envelope.conversation_id, text=text)

@@ -34,6 +34,11 @@ SDK_TOOL_FAILED = "An error occurred while running the tool. Please try again."
 
 TEXT_DELTA: Final = "response.output_text.delta"
 USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
+# Counts that are part of `input_tokens` and `output_tokens`, and where the SDK has them. Most models report zero.
+USAGE_DETAILS = {
+    "cached_tokens": ("input_tokens_details", "cached_tokens"),
+    "reasoning_tokens": ("output_tokens_details", "reasoning_tokens"),
+}
 USAGE_COUNTS_MAX = 16  # counts of a usage that is given as a dict
 MESSAGE_KINDS = ("message_output_item", "message_output_created", "message", "assistant_message")
 
@@ -186,9 +191,14 @@ def as_text(value: object) -> str:
 
 
 def usage_of(usage: object) -> dict[str, int] | None:
-    """The counts of the SDK's `Usage`, or the whole numbers of a dict. `None` if all are zero or missing."""
+    """The counts of the SDK's `Usage`, or the whole numbers of a dict. `None` if all are zero or missing.
+
+    Cached and reasoning tokens are among them if there are any.
+    """
     names = list(usage)[:USAGE_COUNTS_MAX] if isinstance(usage, Mapping) else USAGE_FIELDS
     values = {str(name): _get(usage, name) for name in names}
+    for name, (details, field) in USAGE_DETAILS.items():
+        values.update({name: found} if (found := _get(_get(usage, details), field)) else {})
     counts = {name: value for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
     return counts if any(counts.values()) else None
 

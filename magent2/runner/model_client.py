@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, get_args
 
+import httpx2
 from openai import AsyncOpenAI, AsyncStream
+from openai.resources.chat import AsyncChat, AsyncCompletions
 from openai.resources.responses import AsyncResponses
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, ValidationError
 
-UNCONVERTED = ("input", "tools")  # the parts of a request that grow with the conversation and with the team
+# The parts of a request that grow with the conversation and with the team
+UNCONVERTED = ("input", "tools")
+UNCONVERTED_CHAT = ("messages", "tools")
+
+RETRY_AFTER = ("retry-after", "retry-after-ms")
 
 _VARIANTS: tuple[type[BaseModel], ...] = get_args(get_args(ResponseStreamEvent)[0])
 _BY_TYPE = {name: variant for variant in _VARIANTS for name in get_args(variant.model_fields["type"].annotation)}
@@ -40,6 +46,16 @@ class ModelClient(AsyncOpenAI):
     def responses(self) -> AsyncResponses:
         return _PlainResponses(self)
 
+    @cached_property
+    def chat(self) -> AsyncChat:
+        return _PlainChat(self)
+
+    def _should_retry(self, response: httpx2.Response) -> bool:
+        """Leave a delay that the provider asks for to the caller: the library would wait, and hold a slot meanwhile."""
+        if any(name in response.headers for name in RETRY_AFTER):
+            return False
+        return super()._should_retry(response)
+
     async def post(self, path: str, *, stream_cls: Any = None, **request: Any) -> Any:
         if path == "/responses" and stream_cls is not None:
             stream_cls = AsyncStream[_TypedEvent]
@@ -58,6 +74,22 @@ class _PlainResponses(AsyncResponses):
         plain = {name: request.pop(name) for name in UNCONVERTED if name in request}
         given = request.pop("extra_body", None) or {}
         return await super().create(**request, extra_body={**plain, **given})
+
+
+class _PlainChat(AsyncChat):
+    @cached_property
+    def completions(self) -> AsyncCompletions:
+        return _PlainCompletions(self._client)
+
+
+class _PlainCompletions(AsyncCompletions):
+    """Sends messages and tools as they are, for the same reasons."""
+
+    async def create(self, **request: Any) -> Any:
+        # The SDK passes a mark of the library in place of an empty list.
+        plain = {name: request.pop(name) for name in UNCONVERTED_CHAT if isinstance(request.get(name), list)}
+        given = request.pop("extra_body", None) or {}
+        return await super().create(messages=[], **request, extra_body={**plain, **given})
 
 
 class _TypedEvent:

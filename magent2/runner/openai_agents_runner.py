@@ -9,20 +9,24 @@ from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import orjson
+from agents import Model, SessionSettings, TResponseInputItem
 from agents import Runner as SDKRunner
-from agents import SessionSettings, TResponseInputItem
 
-from magent2.errors import InvalidInput
+from magent2.errors import InvalidInput, OutputMismatch
 from magent2.fair_share import FairThreads
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
+from magent2.models.files import text_with_attachments
 from magent2.runner.build import build_agent
 from magent2.runner.config import RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import EventMapper, MappedHandoff
+from magent2.runner.journal.agents import ANY_AGENT
+from magent2.runner.journal.compaction import AgentContext, earlier_runs_of
+from magent2.runner.journal.output import fault_of
 from magent2.runner.journal.run import JournalledRun
+from magent2.runner.providers.provider import LoopProvider, provider_of
 from magent2.runner.run_stream import RunStream, iterate_in_thread
 from magent2.runner.sdk_run import (
-    LoopProvider,
     StreamedRun,
     accepted_options,
     check_finished,
@@ -92,8 +96,10 @@ class OpenAIAgentsRunner:
 
     `stream_run` is the v1 runner. It keeps the last `session_limit` conversations in this process, and no more than
     `sessions_max_bytes` of them.
-    `astream_run` is for workers. It reads the conversation from the log and journals the run; the model gets the last
-    `history_max` runs of the conversation. Both fail a run that calls the model more than `max_turns` times.
+    `astream_run` is for workers. It reads the conversation from the log and journals the run; the model gets at
+    most the last `history_max` runs of the conversation, no more than `context_max` tokens, and a summary of the rest.
+    Both fail a run that calls the model more than `max_turns` times.
+    `provider` finds the models that agents name.
     `sandbox` runs the agent's Python blocks. It must work on every event loop; `leave_loop` closes it for one loop.
     A run that ends without an error has an output. Errors of the model are raised: `ModelUnavailable` if a retry can
     help, else `ModelError` (a refusal, too many turns, a bad request).
@@ -111,6 +117,7 @@ class OpenAIAgentsRunner:
         history_max: int | None = None,
         max_turns: int | None = None,
         sandbox: Sandbox | None = None,
+        provider: LoopProvider | None = None,
     ) -> None:
         if (agent is None) == (config is None):
             raise InvalidInput("give OpenAIAgentsRunner either an agent or a config")
@@ -123,9 +130,11 @@ class OpenAIAgentsRunner:
         self._sandbox = sandbox or LoopSandbox()
         self._tool_threads = FairThreads(TOOL_THREADS_MAX, TOOL_THREADS_PER_PRINCIPAL_MAX)
         self._agent = build_agent(config, self._sandbox) if config is not None else agent
-        self._provider = LoopProvider(config.api_key, config.base_url) if config is not None else LoopProvider()
+        self._provider = provider or (provider_of(config) if config is not None else LoopProvider())
         chosen = config or RunnerConfig()
         self._history_max = chosen.history_max if history_max is None else history_max
+        self.context_max = chosen.context_max  # tokens of a request; by default what its model takes
+        self.summary_model: Model | str | None = chosen.summary_model
         self._max_turns = chosen.max_turns if max_turns is None else max_turns
         self._session_limit = session_limit
         self._sessions_max_bytes = sessions_max_bytes
@@ -133,8 +142,8 @@ class OpenAIAgentsRunner:
         self._lock = threading.Lock()
 
     @property
-    def history_max(self) -> int:
-        """How many earlier runs of a conversation the model gets."""
+    def history_max(self) -> int | None:
+        """How many earlier runs of a conversation the model gets; no limit by default."""
         return self._history_max
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[StreamedEvent]:
@@ -160,9 +169,19 @@ class OpenAIAgentsRunner:
 
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
         """The events of a journalled run on the caller's loop. Another worker can take the run over at any time."""
-        start, threads = SDKRunner.run_streamed, self._tool_threads
-        run = JournalledRun(context, self._agent, self._provider, start, self._max_turns, threads)
-        return run.stream(self._history_max)
+        limits = AgentContext(
+            context_max=self.context_max, summary_model=self.summary_model, runs_max=self._history_max
+        )
+        run = JournalledRun(
+            context,
+            self._agent,
+            self._provider,
+            SDKRunner.run_streamed,
+            self._max_turns,
+            self._tool_threads,
+            contexts={ANY_AGENT: limits},
+        )
+        return run.stream(earlier_runs_of(self._history_max))
 
     async def leave_loop(self) -> None:
         """Close what was opened on this loop: connections to models and sandbox processes."""
@@ -181,7 +200,11 @@ class OpenAIAgentsRunner:
             "max_turns": self._max_turns,
         }
         start: Callable[..., StreamedRun[object]] = SDKRunner.run_streamed
-        result = start(self._agent, input=envelope.content or "", **accepted_options(start, options))
+        result = start(
+            self._agent,
+            input=text_with_attachments(envelope.content or "", envelope.metadata),
+            **accepted_options(start, options),
+        )
         with translate_sdk_errors():
             async with follow_events(result) as events:
                 async for event in events:
@@ -189,7 +212,11 @@ class OpenAIAgentsRunner:
                     if mapped is not None:
                         yield mapped
             check_finished(result)
-        yield mapper.output(await final_output(result), usage_of_run(result))
+        output = await final_output(result)
+        fault = fault_of(getattr(result, "last_agent", None), output)
+        if fault is not None:
+            raise OutputMismatch(f"the answer does not match its schema: {fault}")
+        yield mapper.output(output, usage_of_run(result))
 
     def _get_session(self, conversation_id: str) -> MemorySession:
         with self._lock:

@@ -1,4 +1,4 @@
-"""One streamed run of the Agents SDK: its HTTP client, its configuration, its events, its result and its errors.
+"""One streamed run of the Agents SDK: its configuration, its events, its result and its errors.
 
 Attributes of a result are read with `getattr`, because another release of the SDK may lack some of them.
 """
@@ -6,24 +6,19 @@ Attributes of a result are read with `getattr`, because another release of the S
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
+from typing import Protocol, TypeVar
 
 from agents import (
     AgentsException,
     InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
-    Model,
     ModelBehaviorError,
     ModelProvider,
     ModelRefusalError,
-    MultiProvider,
     OutputGuardrailTripwireTriggered,
     RunConfig,
     ToolErrorFormatterArgs,
@@ -31,7 +26,6 @@ from agents import (
     ToolOutputGuardrailTripwireTriggered,
 )
 from agents.exceptions import ModelTimeoutError, ToolTimeoutError
-from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from openai import APIConnectionError, APIError, APIStatusError, OpenAIError
 
 from magent2.errors import (
@@ -43,12 +37,11 @@ from magent2.errors import (
     ModelUnavailable,
 )
 from magent2.failures import Failure, cause_of, mask_secrets
-from magent2.runner.model_client import ModelClient
+from magent2.runner.wrapped_model import closing_events
 from magent2.tools.interface import tool_failure
 
 CANCEL_MAX_S = 5.0  # how long the SDK may take to end a run that was cancelled
 
-EventT = TypeVar("EventT")
 EventT_co = TypeVar("EventT_co", covariant=True)
 
 
@@ -58,71 +51,7 @@ class StreamedRun(Protocol[EventT_co]):
     def stream_events(self) -> AsyncIterator[EventT_co]: ...
 
 
-# --- Before the run: client and configuration.
-
-
-class LoopProvider(ModelProvider):
-    """Finds models by name. Keeps one HTTP client per event loop.
-
-    The SDK shares one client in the whole process. Its pooled connections belong to the loop that opened them, so the
-    next run on another loop would fail with "Event loop is closed".
-    """
-
-    def __init__(self, api_key: str | None = None, base_url: str | None = None) -> None:
-        """Without a key or a URL, the client reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`."""
-        self._api_key = api_key
-        self._base_url = base_url
-        key = hashlib.sha256((api_key or "").encode()).hexdigest()
-        self.identity = urlsplit(base_url or "").hostname or "openai", f"{base_url or ''} {key}"
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelClient, MultiProvider]] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def get_model(self, model_name: str | None) -> Model:
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            client = ModelClient(api_key=self._api_key, base_url=self._base_url)
-            self._by_loop[loop] = client, MultiProvider(openai_client=client)
-        _, provider = self._by_loop[loop]
-        return provider.get_model(model_name)
-
-    async def aclose(self) -> None:
-        """Close the connections of this loop."""
-        client, _ = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
-        if client is not None:
-            await client.close()
-
-
-class WrappedModel(Model):
-    """A model that adds something to another one, `_inner`, and passes everything else on to it."""
-
-    _inner: Model
-
-    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        return self._inner.get_retry_advice(request)
-
-    async def _cleanup_on_run_end(self, owner: object) -> None:
-        await self._inner._cleanup_on_run_end(owner)
-
-    def __getattr__(self, name: str) -> Any:
-        """Any other attribute that the SDK reads from a model."""
-        if name == "_inner":  # not set yet, or its property has failed
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-
-def provider_identity(provider: ModelProvider, model: Model | str | None) -> tuple[str, str]:
-    """The provider of a model: a name for people, and what tells two of that name apart.
-
-    A model that is given as an object stands for its own provider. So does the prefix of a model's name, which selects
-    another provider of the SDK.
-    """
-    if isinstance(model, Model):
-        return type(model).__name__, str(getattr(model, "model", ""))
-    prefix, slash, _ = (model or "").partition("/")
-    if slash and prefix != "openai":
-        return prefix, ""
-    return provider.identity if isinstance(provider, LoopProvider) else (type(provider).__name__, "")
+# --- Before the run: configuration.
 
 
 def run_config(note_failure: Callable[[str, str], None], provider: ModelProvider) -> RunConfig:
@@ -195,17 +124,6 @@ async def follow_events(result: StreamedRun[EventT_co]) -> AsyncIterator[AsyncIt
             raise
 
 
-@asynccontextmanager
-async def closing_events(events: AsyncIterator[EventT]) -> AsyncIterator[AsyncIterator[EventT]]:
-    """Close a stream of events at the end of the block. The stream of a model need not have `aclose`."""
-    try:
-        yield events
-    finally:
-        close = getattr(events, "aclose", None)
-        if close is not None:
-            await close()
-
-
 async def _wait_for_end(result: object) -> None:
     """Wait for a cancelled run, which closes its connections and cancels its tools."""
     task = getattr(result, "run_loop_task", None)
@@ -257,6 +175,8 @@ OUT_OF_CREDIT = "insufficient_quota"  # a 429 that does not go away with time
 TOO_LONG_CODE = "context_length_exceeded"
 TOO_LONG_WORDS = ("maximum context length", "context window", "context_length_exceeded", "context length exceeded")
 
+TOO_LONG_ADVICE = "start a new conversation, or use a model with a larger context"
+
 REFUSALS = (
     ModelRefusalError,
     InputGuardrailTripwireTriggered,
@@ -265,12 +185,13 @@ REFUSALS = (
     ToolOutputGuardrailTripwireTriggered,
 )
 
-CHECK_KEY = "check OPENAI_API_KEY"
+CHECK_KEY = "check the key of the provider: OPENAI_API_KEY, or the variable that the agents file names"
+CHECK_SETTINGS = "check the model and its settings"
 NEXT_STEPS = {
     400: "the model does not accept the request: check the model's name, the tools and the settings",
     401: CHECK_KEY,
     403: "this key may not use this model",
-    404: "check the model's name and OPENAI_BASE_URL",
+    404: "check the model's name and the address of its server (OPENAI_BASE_URL or base_url)",
     429: "the account is out of credit",
 }
 
@@ -285,10 +206,15 @@ def translate_sdk_errors(awaiting_model: Callable[[], bool] = lambda: True) -> I
     try:
         yield
     except Exception as error:
-        translated = _translate(error, awaiting_model())
-        if translated is None:
+        known = _translate(error, awaiting_model())
+        if known is None:
             raise
-        raise translated from error
+        raise known from error
+
+
+def translated(error: Exception) -> Magent2Error | None:
+    """The error of this package for an error of a model call; `None` for an error of something else."""
+    return error if isinstance(error, Magent2Error) else _translate(error, awaiting_model=True)
 
 
 def _translate(error: Exception, awaiting_model: bool) -> Magent2Error | None:
@@ -299,10 +225,7 @@ def _translate(error: Exception, awaiting_model: bool) -> Magent2Error | None:
         return error.__cause__
     reason = _reason(error)
     if _is_too_long(error):
-        return ContextTooLong(
-            f"the conversation is too long for the model ({reason});"
-            " start a new conversation, or use a model with a larger context"
-        )
+        return ContextTooLong(f"the conversation is too long for the model ({reason}); {TOO_LONG_ADVICE}")
     if _is_transient(error, awaiting_model):
         return ModelUnavailable(f"the model did not answer: {reason}", retry_after_s=retry_after_s(error))
     if isinstance(error, REFUSALS):
@@ -363,7 +286,7 @@ def _is_too_long(error: Exception) -> bool:
 
 def _next_step(error: Exception) -> str:
     if isinstance(error, APIStatusError):
-        return NEXT_STEPS.get(error.status_code, "check the model and its settings")
+        return NEXT_STEPS.get(error.status_code, CHECK_SETTINGS)
     if isinstance(error, MaxTurnsExceeded):
         return "give the agent a smaller task, or raise AGENT_MAX_TURNS"
     if isinstance(error, OpenAIError):

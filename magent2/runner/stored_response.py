@@ -25,7 +25,7 @@ from magent2.runner.context import RunContext
 from magent2.sessions.stream import event_payload, stream_record
 
 # A server repeats the request in its response (instructions, tools, settings), at length. None of that is stored.
-STORED_FIELDS = {"id", "created_at", "model", "object", "output", "status", "usage"}
+STORED_FIELDS = {"id", "created_at", "model", "object", "output", "status", "usage", "incomplete_details"}
 
 IMAGE_CALL = "image_generation_call"
 IMAGE_MAX_BYTES = 8 << 20

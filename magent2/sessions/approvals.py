@@ -38,6 +38,7 @@ EXPIRY_SENDER = "system"  # sender of the decision `expire`
 APPROVE, REJECT, EXPIRE = "approve", "reject", "expire"
 DECISIONS = (APPROVE, REJECT, EXPIRE)
 CALL = "call"  # metadata field of a decision: `{run, turn, call_id}`
+OUTPUT = "output"  # metadata field of a decision: the output of a tool of the client
 
 ApprovalDecision: TypeAlias = Literal["approve", "reject", "expire"]
 ApprovalStatus: TypeAlias = Literal["pending"] | DecisionStatus
@@ -47,7 +48,7 @@ STATUS_OF: Mapping[str, DecisionStatus] = {APPROVE: "approved", REJECT: "rejecte
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A tool call that waits, or has waited, for a decision."""
+    """A tool call that waits, or has waited, for a decision. `client`: it waits for the output of the client's tool."""
 
     run_id: str
     agent: str  # agent of the run; after a handoff `speaker` is a different one
@@ -61,6 +62,8 @@ class Approval:
     decided_by: str | None = None
     reason: str | None = None
     due_ms: int | None = None  # `expires_ms` by the log clock, which decides
+    client: bool = False
+    output: object = None
 
     @property
     def key(self) -> tuple[int, str]:
@@ -81,8 +84,12 @@ class Approval:
 
     @property
     def decision_id(self) -> str:
-        text = "\x1f".join((self.run_id, str(self.turn), self.call_id))
-        return "decision-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return decision_id_of(self.run_id, self.turn, self.call_id)
+
+
+def decision_id_of(run_id: str, turn: int, call_id: str) -> str:
+    text = "\x1f".join((run_id, str(turn), call_id))
+    return "decision-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def now_ms() -> int:
@@ -108,19 +115,37 @@ def _approval(run: RunRecord, turn: int, call: ApprovalRequest) -> Approval:
         arguments,
         call["expires_ms"],
         due_ms=call.get("due_ms"),
+        client=call.get("client", False),
     )
     if decision is None:
         return approval
-    return replace(approval, status=decision["status"], decided_by=decision["by"], reason=decision["reason"])
+    return replace(
+        approval,
+        status=decision["status"],
+        decided_by=decision["by"],
+        reason=decision["reason"],
+        output=decision.get("output"),
+    )
 
 
 async def find_approvals(log: Log, conversation: str, history_reader: HistoryReader = read_history) -> list[Approval]:
     """The calls that need or needed approval, oldest first: all that wait, and those of the last runs that asked.
 
-    A decision that lies in the agent's inbox is included before a worker has read it.
+    A decision that lies in the agent's inbox is included before a worker has read it. Calls of a client's tools are not
+    for a person to decide on, and are left out.
     """
     history = await history_reader(log, conversation)
-    return await _approvals_of(log, conversation, history.runs.values())
+    found = await _approvals_of(log, conversation, history.runs.values())
+    return [approval for approval in found if not approval.client]
+
+
+async def find_client_calls(
+    log: Log, conversation: str, history_reader: HistoryReader = read_history
+) -> list[Approval]:
+    """The calls of the client's tools, oldest first: all that wait for their output, and those of the last runs."""
+    history = await history_reader(log, conversation)
+    found = await _approvals_of(log, conversation, history.runs.values())
+    return [approval for approval in found if approval.client]
 
 
 async def _approvals_of(log: Log, conversation: str, runs: Iterable[RunRecord]) -> list[Approval]:
@@ -144,13 +169,19 @@ async def _with_decision(log: Log, conversation: str, approval: Approval) -> App
 
 def apply_decision(approval: Approval, letter: JsonMapping) -> Approval:
     """The call with the decision in this control mail. Pure."""
-    reason = (letter.get("metadata") or {}).get("reason")
+    metadata = letter.get("metadata") or {}
     status = STATUS_OF[str(letter.get("content"))]
-    return replace(approval, status=status, decided_by=str(letter.get("sender")), reason=reason)
+    by = str(letter.get("sender"))
+    return replace(approval, status=status, decided_by=by, reason=metadata.get("reason"), output=metadata.get(OUTPUT))
 
 
 def decision_envelope(
-    conversation: str, approval: Approval, decision: ApprovalDecision, by: str, reason: str | None
+    conversation: str,
+    approval: Approval,
+    decision: ApprovalDecision,
+    by: str,
+    reason: str | None,
+    output: object = None,
 ) -> MessageEnvelope:
     call = {"run": approval.run_id, "turn": approval.turn, "call_id": approval.call_id}
     return MessageEnvelope(
@@ -160,7 +191,11 @@ def decision_envelope(
         recipient=f"agent:{approval.agent}",
         type="control",
         content=decision,
-        metadata={CALL: call, **({"reason": reason} if reason else {})},
+        metadata={
+            CALL: call,
+            **({"reason": reason} if reason else {}),
+            **({} if output is None else {OUTPUT: output}),
+        },
     )
 
 
@@ -184,6 +219,8 @@ async def decide_approval(
             f"a reason has at most {DECISION_REASON_MAX_CHARS} characters, this one has {len(reason)}; shorten it"
         )
     approval = await _find_call(log, conversation, call_id, history_reader)
+    if approval.client:
+        raise UnknownCall(f"call {call_id[:80]!r} waits for the output of its client's tool, not for approval")
     if approval.status == "pending":
         letter = decision_envelope(conversation, approval, decision, by, reason)
         try:
@@ -194,6 +231,33 @@ async def decide_approval(
     if approval.status != STATUS_OF[decision]:
         raise AlreadyDecided(f"call {call_id!r} is {approval.status} already, by {approval.decided_by}")
     return approval
+
+
+async def answer_call(
+    log: Log, conversation: str, call: Approval, output: object, by: str, options: SendOptions | None = None
+) -> Approval:
+    """Send the output of a client's tool to the run that waits for it, once. The same output again changes nothing.
+
+    Raises `AlreadyDecided` if the call has another output, or has expired.
+    """
+    if call.status == "pending":
+        letter = decision_envelope(conversation, call, "approve", by, None, output)
+        try:
+            await deliver(log, letter, options)
+            return apply_decision(call, letter.model_dump())
+        except IdConflict:
+            call = await _with_decision(log, conversation, call)
+    if call.status != "approved" or call.output != output:
+        what = "has expired" if call.status == "expired" else "has another output already"
+        raise AlreadyDecided(f"call {call.call_id[:80]!r} {what}")
+    return call
+
+
+async def find_output(log: Log, conversation: str, agent: str, run_id: str, turn: int, call_id: str) -> object | None:
+    """The output of a client's tool in the inbox of the agent, if it is there."""
+    decision_id = decision_id_of(run_id, turn, call_id)
+    record = await find_mail(log, control_topic(agent), conversation, decision_id)
+    return None if record is None or record.erased else (record.payload.get("metadata") or {}).get(OUTPUT)
 
 
 async def expire_approval(log: Log, conversation: str, approval: Approval) -> JsonMapping:

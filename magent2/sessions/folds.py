@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import NotRequired, TypeAlias, TypedDict, cast
 
 from magent2.bus.records import Record
+from magent2.models.files import attachments_of, file_part
+from magent2.models.run_options import RUN_OPTIONS
 from magent2.sessions.history import History, RunRecord, SeenSteer, sum_usage
-from magent2.sessions.stream import REPLY_TO, flat_event
+from magent2.sessions.stream import REPLY_TO, RUN_KIND, flat_event
 
 InputItem: TypeAlias = dict[str, object]  # an item of the input of a model, in the form of the Responses API
 SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the model, from its source and text
@@ -16,42 +18,78 @@ SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the mo
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
 # Shown to the model in place of the result of a call that has none when its run has ended
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
+# Begin the item that stands for what a compaction covers. Anybody may write the same, so no code looks for them.
+SUMMARY_HEADING = "[Summary of the conversation so far. The messages that it covers are not shown any more.]"
+NO_SUMMARY = "[The beginning of the conversation is left out: it was too long for the model, and there is no summary.]"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
     """The input of a model before the run's own turns.
 
-    `runs`: number of earlier runs in it; `left_out`: number of the oldest runs that are not.
+    `runs` are the earlier runs in it, in order, each with the number of items up to its end. The question begins behind
+    them, at `question`. `left_out`: number of the oldest runs that are neither in it nor in its summary.
     """
 
     items: list[InputItem]
     left_out: int
-    runs: int = 0
+    runs: tuple[tuple[str, int], ...] = ()
+    question: int = 0
+
+
+class SummaryFacts(TypedDict):
+    """The part of a compaction that a model sees. The summary is absent if it could not be made."""
+
+    summary: NotRequired[str]
+
+
+def summary_item(compaction: SummaryFacts) -> InputItem:
+    """The item that replaces what a compaction covers."""
+    summary = compaction.get("summary")
+    return {"role": "user", "content": NO_SUMMARY if summary is None else f"{SUMMARY_HEADING}\n\n{summary}"}
 
 
 def label_sender(source: str, text: str) -> str:
     return f"[{source}]: {text}"
 
 
-def model_input(history: History, run: RunRecord, runs_max: int, block: SteerFormat = label_sender) -> ModelInput:
-    """The earlier runs that the run may see, up to its start, then the question of this run."""
+def model_input(
+    history: History, run: RunRecord, runs_max: int | None = None, block: SteerFormat = label_sender
+) -> ModelInput:
+    """The last compaction, the earlier runs behind it that the run may see, up to its start, then its question.
+
+    With `runs_max`, the last runs only, and no summary of those before.
+    """
     earlier, left_out = history.earlier_runs(run)
-    kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
-    items = [item for other in kept for item in run_items(other, block)]
-    return ModelInput([*items, question_item(run)], left_out + len(earlier) - len(kept), len(kept))
+    base = history.compaction_before(run)
+    if runs_max is not None:
+        base, kept = None, earlier[max(0, len(earlier) - runs_max) :]
+        earlier, left_out = kept, left_out + len(earlier) - len(kept)
+    items = [] if base is None else [summary_item(cast(SummaryFacts, base.record))]
+    ends: list[tuple[str, int]] = []
+    for other in earlier:
+        through = None if base is None else base.record["through"]
+        covered = through.get("turn") if through is not None and through["run"] == other.run else None
+        items += run_items(other, block, covered)
+        ends.append((other.run, len(items)))
+    return ModelInput([*items, *question_items(run)], left_out, tuple(ends), len(items))
 
 
-def run_items(run: RunRecord, block: SteerFormat = label_sender) -> list[InputItem]:
-    """A run as input items: the question, then per turn the steers, the model's output and the tool results."""
-    items = [question_item(run)]
+def run_items(run: RunRecord, block: SteerFormat = label_sender, covered: int | None = None) -> list[InputItem]:
+    """A run as input items: the question, then per turn the steers, the model's output and the tool results.
+
+    Turns up to `covered` are left out: a summary covers them.
+    """
+    items = question_items(run)
     answered = False
     for turn in sorted(run.answers):
+        answered = True
+        if covered is not None and turn <= covered:
+            continue
         output = run.answers[turn]["response"].get("output", ())
         items.extend(steer_items(run.steers(turn), block))
         items.extend(_as_input(item) for item in _remembered(output))
         items.extend(_results(run, turn, output))
-        answered = True
     if not answered and run.end is not None and run.end.get("output"):
         items.append({"role": "assistant", "content": run.end["output"]})
     return items
@@ -61,8 +99,29 @@ def steer_items(steers: Iterable[SeenSteer | Mapping[str, str]], block: SteerFor
     return [{"role": "user", "content": block(steer["source"], steer["text"])} for steer in steers]
 
 
+def question_items(run: RunRecord) -> list[InputItem]:
+    """The message that the run answers: the items that it brings for the model, or its text. Parts name its files."""
+    metadata = run.envelope.get("metadata") or {}
+    given = (metadata.get(RUN_OPTIONS) or {}).get("input")
+    files = [file_part(file) for file in attachments_of(metadata)]
+    if given:
+        named = {part.get("file_id") for item in given for part in _parts(item)}
+        files = [part for part in files if part["file_id"] not in named]
+        return [*(dict(item) for item in given), *([{"role": "user", "content": files}] if files else ())]
+    question = question_item(run)
+    if not files:
+        return [question]
+    own = [{"type": "input_text", "text": question["content"]}] if str(question["content"]).strip() else []
+    return [{"role": "user", "content": [*own, *files]}]
+
+
+def _parts(item: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    content = item.get("content")
+    return content if isinstance(content, list) else ()
+
+
 def question_item(run: RunRecord) -> InputItem:
-    """The message that the run answers. If an agent sent it, the text names the agent."""
+    """The text of the message that the run answers. If an agent sent it, the text names the agent."""
     sender = str(run.envelope.get("sender", ""))
     text = str(run.envelope.get("content") or "")
     return {"role": "user", "content": label_sender(sender, text) if sender.startswith("agent:") else text}
@@ -163,9 +222,67 @@ def transcript_line(session_id: str, record: Record) -> TranscriptLine | None:
     }
 
 
+class TranscriptFold:
+    """Takes the records of a stream in order and keeps the texts of runs that were not superseded.
+
+    A run is superseded before the next run starts. `open_messages` are messages on the transcript whose run may still
+    be superseded by a record behind those that were taken.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self.lines: list[TranscriptLine] = []
+        self._session_id = session_id
+        self._open: dict[str, bool] = {}  # by message: whether its run has started
+
+    @property
+    def open_messages(self) -> tuple[str, ...]:
+        return tuple(self._open)
+
+    def take(self, record: Record) -> bool:
+        """Add a record. Return whether it gave a line."""
+        payload = {} if record.erased else record.payload
+        if payload.get("event") == "superseded":
+            self.supersede(payload)
+        elif payload.get("event") == "run" and payload.get("status") == "started" and not payload.get(RUN_KIND):
+            self._start(str(payload.get("envelope_id")))
+        line = transcript_line(self._session_id, record)
+        if line is None:
+            return False
+        self.lines.append(line)
+        self._note(line, payload)
+        return True
+
+    def supersede(self, payload: Mapping[str, object]) -> None:
+        """Leave out the run that a `superseded` event names, and the messages that go with it."""
+        run_id, question, listed = payload.get("run_id"), payload.get("envelope_id"), payload.get("messages")
+        messages = set(listed) if isinstance(listed, list) else set()
+        self._open.pop(str(question), None)
+        self.lines = [
+            line
+            for line in self.lines
+            if line["message_id"] not in messages
+            and line["reply_to"] != question
+            and (line["message_id"] or "").partition("/")[0] != run_id
+        ]
+
+    def _start(self, message_id: str) -> None:
+        self._open = {name: started for name, started in self._open.items() if not started}
+        if message_id in self._open:
+            self._open[message_id] = True
+
+    def _note(self, line: TranscriptLine, payload: Mapping[str, object]) -> None:
+        is_question = payload.get("event") == "user_message"
+        if is_question and not payload.get("steer") and not str(payload.get("sender", "")).startswith("agent:"):
+            self._open[str(line["message_id"])] = False
+        elif line["reply_to"] is not None:
+            self._open.setdefault(line["reply_to"], True)
+
+
 def transcript(session_id: str, records: Iterable[Record]) -> list[TranscriptLine]:
-    lines = (transcript_line(session_id, record) for record in records)
-    return [line for line in lines if line is not None]
+    fold = TranscriptFold(session_id)
+    for record in records:
+        fold.take(record)
+    return fold.lines
 
 
 class UsageTotals(TypedDict):

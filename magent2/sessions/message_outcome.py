@@ -23,7 +23,7 @@ EVENTS_MAX = 5000  # records kept per message; further tokens are left out, beca
 class MessageOutcome:
     """Takes the records of a stream in order and keeps the message and everything of the run that answers it.
 
-    The run of a retried message has several ends; the last one counts.
+    The run of a retried message has several ends; the last one counts. A steer is answered by the run that has seen it.
     """
 
     def __init__(self, envelope_id: str) -> None:
@@ -37,8 +37,10 @@ class MessageOutcome:
     def take(self, record: Record) -> None:
         payload = record.payload
         kind = payload.get("event")
-        if kind == "run" and payload.get("envelope_id") == self.envelope_id:
+        if kind == "run" and (payload.get("envelope_id") == self.envelope_id or self._is_of_run(payload)):
             self._note_run(payload)
+        elif kind == "message_received" and self.run_id is None and was_seen(payload, self.envelope_id):
+            self.run_id = payload.get("run_id")
         elif kind == "output" and self._is_of_run(payload):
             self.output = payload
         is_question = kind == "user_message" and payload.get("message_id") == self.envelope_id
@@ -79,6 +81,13 @@ class MessageOutcome:
                 name = f"{payload.get('turn')}/{payload.get('tool_call_id') or record.seq}"
                 calls.setdefault(name, _empty_call(payload)).update(_step_fields(payload))
         return list(calls.values())
+
+
+def was_seen(receipt: Mapping[str, object], envelope_id: str) -> bool:
+    """Whether a `message_received` event says that a turn of its run has seen this steer."""
+    messages = receipt.get("messages")
+    found = messages if isinstance(messages, list) else []
+    return any(one.get("id") == envelope_id and one.get("outcome") == "seen" for one in found)
 
 
 def _empty_call(payload: Mapping[str, object]) -> dict[str, object]:
@@ -155,6 +164,8 @@ def receipts_of(runs: Iterable[RunRecord], envelope_id: str) -> Iterator[RunRece
 
 
 def _status_of(run: RunRecord) -> tuple[ProgressStatus, str | None]:
+    if run.superseded:
+        return "dead", f"its answer was replaced by that to {run.superseded}"
     return ("seen", None) if run.end is None else _ENDS[str(run.end["status"])]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, Condition, HeadIs
+from magent2.bus.operations import Append
 from magent2.bus.records import Record
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
@@ -19,8 +19,9 @@ from magent2.mail.addressing import addressed_agent, check_envelope
 from magent2.mail.conversation_state import ConversationState, read_state
 from magent2.mail.delivery import DeliveryResult, SendOptions, attempt_delivery, plan_append
 from magent2.mail.headers import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
-from magent2.models.address import Address, chat_topic, stream_topic
+from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.busy import run_unchanged
 from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
 STEER_MAX_CHARS = 20_000
@@ -124,7 +125,7 @@ async def _find_targets(
         known = await log.find(chat_topic(envelope.conversation_id), envelope.id)
         if known is None:
             raise
-    return options._replace(inboxes=targets, only_if=_unchanged(envelope.conversation_id, state))
+    return options._replace(inboxes=targets, only_if=run_unchanged(envelope.conversation_id, state))
 
 
 def steer_targets(
@@ -142,12 +143,6 @@ def steer_targets(
         return at_work
     agent = addressed_agent(recipient, envelope, state.active, options.default_agent)
     return () if agent is None else (agent,)
-
-
-def _unchanged(conversation: str, state: ConversationState) -> tuple[Condition, ...]:
-    """Conditions that no run has started or ended in the conversation: both write its head."""
-    head, topic = state.head or {}, stream_topic(conversation)
-    return tuple(HeadIs(topic, name, head.get(name)) for name in (RUN_STATUS, RUN_AGENT, RUN_ENVELOPE))
 
 
 async def _check_capacity(log: Log, conversation: str, run: RunRecord) -> None:

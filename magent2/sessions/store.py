@@ -13,11 +13,12 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, HeadIs, LastSeqIs, Read, SetHead, Topics
 from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
 from magent2.bus.retry import retry_on_conflict
-from magent2.errors import ConditionFailed, NameTaken, QueueFull, TopicDeleted, UnknownCursor
+from magent2.errors import ConditionFailed, InvalidInput, NameTaken, QueueFull, TopicDeleted, UnknownCursor
 from magent2.mail.conversation_state import ActiveAgentCache, read_state
 from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
-from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT, ConversationHead
+from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT, OWNER, SCHEDULED, ConversationHead
 from magent2.models.address import (
+    SWEEPER,
     agent_topic,
     chat_topic,
     check_conversation_id,
@@ -25,10 +26,16 @@ from magent2.models.address import (
     conversation_topics,
     stream_topic,
 )
+from magent2.models.api.messages import WhenBusy
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
+from magent2.models.files import ATTACHMENTS, attachments_of
 from magent2.models.principal import Principal
+from magent2.models.run_options import RUN_OPTIONS
+from magent2.sessions.busy import post_if_allowed
+from magent2.sessions.files import delete_files_in
 from magent2.sessions.history import HistoryReader, read_history
+from magent2.sessions.schedules.store import SESSION_DELETED, end_schedules_in
 from magent2.sessions.settings import CREATED_ID, ConfigureResult, SessionChange, configure_session
 from magent2.sessions.steering import steer
 from magent2.sessions.stream import event_payload, stream_record
@@ -41,6 +48,7 @@ TITLE_MAX_CHARS = 80
 EVENTS_PAGE = 1000
 CLIENT_MESSAGE_ID = "client_message_id"  # metadata field of mail: the id that the client gave the message
 HIDDEN = "hidden"  # head field: lists leave the conversation out
+FORGET_AFTER = "forget_after"  # field of mail to the sweeper: the message after whose run the session is deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,7 @@ def with_user_message(
     envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False, record_id: str | None = None
 ) -> SendOptions:
     """The options extended by the event that shows the message in the conversation."""
-    head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
+    head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: message_title(envelope)})
     return options._replace(
         with_records=(*options.with_records, user_message_record(envelope, steer, record_id)),
         with_heads=(*options.with_heads, head),
@@ -128,6 +136,7 @@ def user_message_record(envelope: MessageEnvelope, steer: bool = False, record_i
     Under one `record_id`, all records of the same envelope count as one event.
     """
     key = envelope.metadata.get(CLIENT_MESSAGE_ID)
+    files = attachments_of(envelope.metadata)
     return NewRecord(
         stream_topic(envelope.conversation_id),
         {
@@ -141,9 +150,17 @@ def user_message_record(envelope: MessageEnvelope, steer: bool = False, record_i
             "text": envelope.content,
             **({"client_message_id": key} if isinstance(key, str) else {}),
             **({"steer": True} if steer else {}),
+            **({ATTACHMENTS: [file.model_dump() for file in files]} if files else {}),
         },
         record_id,
         digest="" if record_id is None else envelope.id,
+    )
+
+
+def message_title(envelope: MessageEnvelope) -> str:
+    """The text of a message, shortened for lists, or else the names of its files."""
+    return short_title(envelope.content) or short_title(
+        ", ".join(file.name for file in attachments_of(envelope.metadata))
     )
 
 
@@ -214,28 +231,42 @@ async def _existing_session(log: Log, session_id: str) -> Session:
     return session
 
 
+def forget_mail(session_id: str, envelope_id: str) -> NewRecord:
+    """Mail that makes the sweeper delete the session after the run of this message, also if the gateway dies."""
+    payload = {"conversation_id": session_id, "sender": "system", FORGET_AFTER: envelope_id}
+    return NewRecord(chat_topic(SWEEPER), payload, id=f"forget-{envelope_id}", digest=session_id)
+
+
 def routing_id(session_id: str) -> str:
     """The conversation in which a supervisor routes the messages of this session. It has its own history."""
     return "routing-" + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
 
 
-async def delete_session(log: Log, session_id: str) -> None:
-    """Delete a conversation: its topics, its mail in inboxes, its lanes, its subagents and its routing conversation."""
-    await _delete_subagents(log, session_id)
+async def delete_session(log: Log, session_id: str, *, scrub: bool = True) -> None:
+    """Delete a conversation: its topics, its mail in inboxes, its lanes, its subagents, its routing conversation.
+
+    Files that came inside its messages are deleted too. Files that were uploaded stay: they belong to their owner.
+    Its schedules end, and the text of their messages is removed.
+    For `scrub` see `Delete`: a person's deletion needs it.
+    """
+    await _delete_subagents(log, session_id, scrub)
     beside = routing_id(session_id)
+    (stream,) = await log.describe(stream_topic(session_id))
     found = await log.describe(stream_topic(beside), chat_topic(beside))
     if any(info.last and not info.deleted for info in found):
-        await log.run(Delete(conversation_topics(beside), conversation=beside))
-    await log.run(Delete(conversation_topics(session_id), conversation=session_id))
-    await _delete_subagents(
-        log, session_id
-    )  # one may have been started meanwhile; now that the conversation is deleted, none can be
+        await log.run(Delete(conversation_topics(beside), conversation=beside, scrub=scrub))
+    await log.run(Delete(conversation_topics(session_id), conversation=session_id, scrub=scrub))
+    await delete_files_in(log, session_id, scrub=scrub)
+    if stream.head.get(SCHEDULED):
+        await end_schedules_in(log, session_id, stream.head.get(OWNER), SESSION_DELETED)
+    # One may have been started meanwhile. Now that the conversation is deleted, none can be.
+    await _delete_subagents(log, session_id, scrub)
 
 
-async def _delete_subagents(log: Log, session_id: str) -> None:
+async def _delete_subagents(log: Log, session_id: str, scrub: bool) -> None:
     """Delete the conversations of its subagents: they hold text from this conversation."""
     for info in await find_subagents(log, session_id):
-        await delete_session(log, info.topic.partition(":")[2])
+        await delete_session(log, info.topic.partition(":")[2], scrub=scrub)
 
 
 class SessionStore:
@@ -262,10 +293,28 @@ class SessionStore:
     async def get(self, session_id: str) -> Session | None:
         return await find_session(Log(self.bus), session_id)
 
-    async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """Deliver a message and show it in the conversation."""
+    async def post(
+        self,
+        envelope: MessageEnvelope,
+        options: SendOptions | None = None,
+        *,
+        when_busy: WhenBusy = "queue",
+        history_reader: HistoryReader = read_history,
+    ) -> DeliveryResult:
+        """Deliver a message and show it in the conversation. For `when_busy` see `magent2.sessions.busy`."""
+        if when_busy == "steer":
+            if RUN_OPTIONS in envelope.metadata:
+                raise InvalidInput("run_options are for a run of its own, and a steer joins another one; use 'queue'")
+            return await self.steer(envelope, options, history_reader=history_reader)
         if envelope.type == "message":
             await self._check_admission(envelope, options)
+        if when_busy != "queue":
+            shown = with_user_message(envelope, options or SendOptions())
+            return await self._seen(
+                lambda log, known: post_if_allowed(log, envelope, known or shown, when_busy, history_reader),
+                envelope,
+                shown,
+            )
         return await self._seen(
             lambda log, known: post_message(log, envelope, known, self._active_agents), envelope, options
         )
@@ -351,8 +400,8 @@ class SessionStore:
         shown = (info for info in page.topics if with_hidden or not info.head.get(HIDDEN))
         return tuple(Session.of(info) for info in shown), page.next
 
-    async def delete(self, session_id: str) -> None:
-        await delete_session(Log(self.bus), session_id)
+    async def delete(self, session_id: str, *, scrub: bool = True) -> None:
+        await delete_session(Log(self.bus), session_id, scrub=scrub)
 
 
 class InMemorySessionStore(SessionStore):

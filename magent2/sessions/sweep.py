@@ -25,8 +25,24 @@ from magent2.bus.operations import (
 from magent2.bus.records import Record, TopicInfo
 from magent2.bus.retention import RetentionPolicy, TopicRetention, trim_steps
 from magent2.errors import ConditionFailed, MalformedRecord, TopicDeleted, UnknownCursor
-from magent2.models.address import chat_topic, checked_topic, control_topic, history_topic
+from magent2.mail.headers import OWNER, SCHEDULED
+from magent2.models.address import (
+    chat_topic,
+    checked_topic,
+    control_topic,
+    history_topic,
+    schedule_runs_topic,
+    stream_topic,
+)
+from magent2.sessions.files import UPLOAD_ABANDONED_S, delete_file, delete_files_in, is_abandoned
 from magent2.sessions.history import read_history, settings_record
+from magent2.sessions.schedules.store import (
+    SESSION_DELETED,
+    SLOTS_KEPT,
+    delete_schedule,
+    end_schedules_in,
+    schedules_in,
+)
 
 TOPICS_PAGE = 100
 RECORDS_PAGE = 100  # a record of a history may have hundreds of kB, and one read returns the whole page
@@ -43,6 +59,8 @@ class SweepResult:
     mail: int = 0
     dead_letters: int = 0
     conversations: int = 0
+    files: int = 0
+    schedules: int = 0
     blobs: int = 0
 
 
@@ -92,6 +110,8 @@ class Sweep:
             self._sweep_conversations,
             self._sweep_dead_letters,
             self._sweep_inboxes,
+            self._sweep_files,
+            self._sweep_schedules,
             self._sweep_blobs,
         )
         for phase in phases:
@@ -107,8 +127,20 @@ class Sweep:
         newest_idle = (self.now_ms - round(idle_s * 1000) + 1, "")
         async for info in self._topics("stream:", newest_idle):
             conversation = checked_topic(info.topic)[1]
-            self.result.conversations += await self.log.run(Expire(conversation, idle_s, self.dry_run))
+            if info.head.get(SCHEDULED) and await self._is_scheduled(info, conversation):
+                continue
+            expired = await self.log.run(Expire(conversation, idle_s, self.dry_run))
+            if expired and not self.dry_run:
+                await delete_files_in(self.log, conversation, scrub=False)
+                if info.head.get(SCHEDULED):
+                    await end_schedules_in(self.log, conversation, info.head.get(OWNER), SESSION_DELETED)
+            self.result.conversations += expired
             yield
+
+    async def _is_scheduled(self, info: TopicInfo, conversation: str) -> bool:
+        """Whether a conversation gets messages of a schedule. It is in use, however long the next slot is away."""
+        found = await schedules_in(self.log, conversation, info.head.get(OWNER))
+        return any(schedule.status != "ended" for schedule in found)
 
     async def _sweep_conversations(self) -> AsyncIterator[None]:
         """Visit conversations, most recently active first, until those that an earlier sweep has seen."""
@@ -195,6 +227,59 @@ class Sweep:
                 async for dropped in self._trim(inbox, self.policy.mail):
                     self.result.mail += dropped
                     yield
+
+    async def _sweep_files(self) -> AsyncIterator[None]:
+        """Delete files that are too old, uploads whose gateway died, and files of deleted conversations."""
+        max_age_s = self.policy.files_max_age_s
+        oldest = (0, "") if max_age_s is None else (self.now_ms - round(max_age_s * 1000) + 1, "")
+        if max_age_s is not None:
+            async for info in self._topics("file:", oldest):
+                await self._delete_file(info)
+                yield
+        # An earlier sweep has looked at files that were complete then. A full sweep looks at all of them.
+        since_ms = max(oldest[0], self.since_ms - round(UPLOAD_ABANDONED_S * 1000))
+        async for info in self._topics("file:"):
+            if info.active_ms < since_ms:
+                return
+            if is_abandoned(info, self.now_ms) or await self._is_orphan(info):
+                await self._delete_file(info)
+                yield
+
+    async def _delete_file(self, info: TopicInfo) -> None:
+        self.result.files += 1
+        if not self.dry_run:
+            await delete_file(self.log, checked_topic(info.topic)[1], scrub=False)
+
+    async def _is_orphan(self, info: TopicInfo) -> bool:
+        """Whether a file belongs to a conversation that was deleted, or that its request has never begun."""
+        conversation = info.head.get("conversation")
+        if not isinstance(conversation, str):
+            return False
+        (stream,) = await self.log.describe(stream_topic(conversation))
+        is_old = info.active_ms <= self.now_ms - round(UPLOAD_ABANDONED_S * 1000)
+        return stream.deleted or (is_old and not stream.last and not stream.head)
+
+    async def _sweep_schedules(self) -> AsyncIterator[None]:
+        """Delete schedules that ended long ago, and all but the last records of what became of slots."""
+        async for info in self._ended_schedules():
+            self.result.schedules += 1
+            if not self.dry_run:
+                await delete_schedule(self.log, checked_topic(info.topic)[1], scrub=False)
+            yield
+        async for info in self._topics("schedule:"):
+            if self.dry_run or info.active_ms < self.since_ms:
+                return
+            runs = schedule_runs_topic(checked_topic(info.topic)[1])
+            async for _ in trim_steps(self.log, Trim(runs, keep=SLOTS_KEPT)):
+                yield
+
+    async def _ended_schedules(self) -> AsyncIterator[TopicInfo]:
+        max_age_s = self.policy.schedules_after_s
+        if max_age_s is None:
+            return
+        async for info in self._topics("schedule:", (self.now_ms - round(max_age_s * 1000) + 1, "")):
+            if info.head.get("status") == "ended":
+                yield info
 
     async def _sweep_blobs(self) -> AsyncIterator[None]:
         if self.policy.blobs_after_s is None:

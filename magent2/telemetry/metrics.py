@@ -129,10 +129,17 @@ class Metrics:
             "magent2_readers_cut_off", "Readers disconnected because they were too slow", registry=registry
         )
         self.delivered = latency_histogram("bus_deliver", "Time until the bus accepted a message", registry).observe
-        # These two are about the whole bus. The gateway that is asked has just read them, so the last value counts.
+        # These are about the whole bus. The gateway that is asked has just read them, so the last value counts.
         self.lanes = Gauge(
             "magent2_lanes",
             "Lanes with mail on the bus, at most 1000 per agent",
+            ("state",),
+            multiprocess_mode="livemostrecent",
+            registry=registry,
+        )
+        self.schedules = Gauge(
+            "magent2_schedules",
+            "Schedules on the bus, at most 10,000; late ones have a slot that no worker fires",
             ("state",),
             multiprocess_mode="livemostrecent",
             registry=registry,
@@ -184,6 +191,11 @@ class RunMetrics:
         self._mail_wait = agent_histogram("mail_wait", "Time that mail waited for its first attempt", registry)
         self.turns = Counter("magent2_turns", "Model calls that were answered", registry=registry)
         self._tokens = Counter("magent2_model_tokens", "Tokens that models reported", ("type",), registry=registry)
+        self._cost = Counter("magent2_model_cost_usd", "Cost of model calls with a known price", registry=registry)
+        self._unpriced = Counter(
+            "magent2_model_calls_unpriced", "Model calls whose price is unknown", registry=registry
+        )
+        self._budgets = Counter("magent2_budgets_reached", "Runs paused by a budget", ("budget",), registry=registry)
         self._calls = Counter("magent2_tool_calls", "Tool calls", ("tool", "outcome"), registry=registry)
         self._tools = BoundedLabel()
         self.sends = Counter("magent2_run_sends", "Messages that runs have sent", registry=registry)
@@ -194,6 +206,13 @@ class RunMetrics:
             "magent2_sweep_conversations", "Conversations that sweeps have looked at", registry=registry
         )
         self._swept = Counter("magent2_swept", "What sweeps have removed from the log", ("kind",), registry=registry)
+        self._slots = Counter("magent2_schedule_slots", "Slots of schedules", ("outcome",), registry=registry)
+        self._slot_lateness = Histogram(
+            "magent2_schedule_late_seconds",
+            "Time from a slot of a schedule until its message was sent",
+            buckets=RUN_BUCKETS_S,
+            registry=registry,
+        )
         self._circuits = Gauge(
             "magent2_model_circuit_open",
             "1 while a model provider does not answer and calls to it are suspended",
@@ -230,6 +249,14 @@ class RunMetrics:
     def observe_mail_wait(self, agent: str, waited_s: float) -> None:
         self._mail_wait.labels(agent).observe(waited_s)
 
+    def count_cost(self, cost_usd: float, unpriced_calls: int) -> None:
+        self._cost.inc(cost_usd)
+        self._unpriced.inc(unpriced_calls)
+
+    def count_budgets_reached(self, *kinds: str) -> None:
+        for kind in kinds:
+            self._budgets.labels(kind).inc()
+
     def count_turn(self, input_tokens: int | None, output_tokens: int | None) -> None:
         self.turns.inc()
         self._tokens.labels("input").inc(input_tokens or 0)
@@ -241,6 +268,12 @@ class RunMetrics:
         self._visited.inc(visited)
         for kind, count in removed.items():
             self._swept.labels(kind).inc(count)
+
+    def count_slots(self, outcome: str, count: int = 1, late_s: float | None = None) -> None:
+        """Count slots of schedules that fired, failed or were skipped, and how late one was."""
+        self._slots.labels(outcome).inc(count)
+        if late_s is not None:
+            self._slot_lateness.observe(max(0.0, late_s))
 
     def count_tool_call(self, tool: str, known: bool, failed: bool) -> None:
         name = self._tools.value(tool) if known else UNKNOWN_TOOL

@@ -43,7 +43,7 @@ FILE_RESULTS_MAX = 10
 CONTEXT_SIZES: tuple[ContextSize, ...] = ("low", "medium", "high")
 MEMORIES: tuple[ContainerMemory, ...] = ("1g", "4g", "16g", "64g")
 
-NO_MODEL_REASON = "there is no model: OPENAI_API_KEY is not set"
+NO_MODEL_REASON = "there is no model: OPENAI_API_KEY is not set, and no other provider is named"
 NO_HOSTED_TOOLS: Mapping[ModelKind, str] = {
     "compatible": "hosted tools need a server that implements the Responses API of OpenAI; set"
     " BUILTIN_TOOLS_SERVER=openai if this server runs them",
@@ -216,8 +216,13 @@ class BuiltinTools:
             _calls_max(variables.get("BUILTIN_TOOLS_CALLS_MAX", "").strip()),
         )
 
-    def kind_of_server(self, base_url: str | None) -> ModelKind:
-        """The kind of the server at an address. `BUILTIN_TOOLS_SERVER` overrides what the address suggests."""
+    def kind_of_server(self, base_url: str | None, api: str | None = None) -> ModelKind:
+        """The kind of the server at an address. `BUILTIN_TOOLS_SERVER` overrides what the address suggests.
+
+        Hosted tools belong to the Responses API: with the API `chat` there are none.
+        """
+        if api == "chat":
+            return "compatible"
         if self.server is not None:
             return self.server
         return "openai" if base_url is None or urlsplit(base_url).hostname == OPENAI_HOST else "compatible"
@@ -284,9 +289,12 @@ class BuiltinTools:
         return make(self.values) if make is not None and status["enabled"] and status["available"] else None
 
 
-def kind_of_model(kind: ModelKind, model: str | None) -> ModelKind:
-    """The kind of one model of a team. A name with the prefix of another provider is not on OpenAI's own API."""
-    elsewhere = "/" in (model or "") and not (model or "").startswith(OPENAI_PREFIX)
+def kind_of_models(kind: ModelKind, models: Sequence[str], *, own_server: bool) -> ModelKind:
+    """The kind of the models of one agent of a team: that of OpenAI's API only if all of them are there.
+
+    A name with the prefix of another provider is not. `own_server`: the agent names a server of its own.
+    """
+    elsewhere = own_server or any("/" in name and not name.startswith(OPENAI_PREFIX) for name in models)
     return "compatible" if elsewhere and kind == "openai" else kind
 
 

@@ -25,6 +25,7 @@ from magent2.tools.interface import RunFacts
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.read_tools import message_status, read_attachment_definition
 from magent2.tools.registry import ToolRegistry, ToolSpec, tool
+from magent2.tools.reminders import list_reminders, reminder_tools
 
 RUN_PYTHON = "run_python"
 RUN_PYTHON_DESCRIPTION = """\
@@ -125,6 +126,8 @@ def product_search(
 STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (
     chat_send_definition(),
     *messaging_tools(),
+    *reminder_tools(),
+    list_reminders,
     read_attachment_definition(),
     echo_context,
     message_status,

@@ -26,6 +26,7 @@ from magent2.failures import Failure, cause_of, failure_id, log_failure, text_fo
 from magent2.fair_share import FairThreads
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.sessions.history import SendFacts
+from magent2.sessions.usage.budgets import CallRoot
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -76,6 +77,11 @@ class RunFacts(Protocol):
 
     @property
     def principal(self) -> str | None: ...
+
+    @property
+    def root(self) -> CallRoot:
+        """Whose budgets the run uses: the user, and the root of the tree of subagents that the run belongs to."""
+        ...
 
 
 class CallWriter(Protocol):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,6 +25,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from magent2.errors import InvalidInput, SettingsError, ToolTimedOut, UnknownTool
 from magent2.errors import ToolError as ToolError  # noqa: PLC0414  re-exported: tool authors import it with `tool`
 from magent2.fair_share import FairThreads
+from magent2.import_path import import_attribute
 from magent2.models.json_types import JsonObject
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.definition import (
@@ -296,17 +296,7 @@ class ToolRegistry:
 
 def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | ToolDefinition:
     """The tool at `module:attribute`: a `ToolSpec`, a `ToolDefinition` of that name, or any function."""
-    module, _, attribute = path.partition(":")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        target: object = import_module(module)
-        for step in attribute.split("."):
-            target = getattr(target, step)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise SettingsError(
-            f"tool {name!r}: {path[:200]!r} cannot be loaded ({type(error).__name__}: {error})"
-        ) from error
+    target = import_attribute(path, folder, what=f"tool {name!r}")
     if isinstance(target, ToolDefinition):
         if target.name != name:
             raise SettingsError(f"tool {name!r}: {path[:200]!r} is called {target.name!r}; use that name in the file")

@@ -129,6 +129,8 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             principal=run.principal,
             hops=run.hops + 1,
             trace=mark.trace,
+            root_run=run.root.run or None,
+            root_conversation=run.root.conversation or None,
             with_records=(payload_record(_started(payload, child, run, mark)),),
             with_heads=(SetHead(stream_topic(child), _head(payload, run, mark)), count.head),
             only_if=(count.only_if,),
@@ -210,7 +212,14 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
             recipient=f"agent:{payload.agent}",
             content=payload.text,
         )
-        facts = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
+        run = context.run
+        facts = SendOptions(
+            principal=run.principal,
+            hops=run.hops + 1,
+            trace=mark.trace,
+            root_run=run.root.run or None,
+            root_conversation=run.root.conversation or None,
+        )
         return await plan_envelope(log, envelope, facts, steer=True)
 
     def target(self, payload: MessagePayload) -> str:

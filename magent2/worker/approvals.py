@@ -21,8 +21,9 @@ from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, apply_decision, expire_approval, now_ms, run_approvals
 from magent2.sessions.history import ApprovalRequest, DecisionRecord, DecisionStatus, RunRecord
 from magent2.worker.lane_mail import LeavingMail, RunPlan
-from magent2.worker.run_events import RunEvents
+from magent2.worker.run_events import RunEvents, WaitingCalls
 from magent2.worker.settlement import LaneSettlement, Outcome
+from magent2.worker.webhooks import RunReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class AwaitingDecisions:
     """`left` calls are undecided, and the first of them expires in `delay_s` seconds."""
 
     decided: tuple[Approval, ...]
-    left: int
+    left: WaitingCalls
     delay_s: float
 
 
@@ -68,7 +69,11 @@ def plan_paused(run: RunRecord, decisions: Mapping[str, JsonMapping], now_ms: in
     overdue = tuple(call for call, remains_ms in zip(left, left_ms, strict=True) if remains_ms <= 0)
     if overdue:
         return OverdueCalls(overdue)
-    return AwaitingDecisions(decided, len(left), min(left_ms) / 1000)
+    return AwaitingDecisions(decided, _counted(left), min(left_ms) / 1000)
+
+
+def _counted(calls: Sequence[Approval]) -> WaitingCalls:
+    return WaitingCalls(len(calls), sum(call.client for call in calls))
 
 
 def with_decisions(run: RunRecord, events: RunEvents, approvals: Sequence[Approval]) -> RunRecord:
@@ -81,19 +86,32 @@ def with_decisions(run: RunRecord, events: RunEvents, approvals: Sequence[Approv
 
 def _decision_records(events: RunEvents, approvals: Sequence[Approval]) -> list[NewRecord]:
     """Return each decision as a history record, followed by its event."""
-    return [record for approval in approvals for record in (_decision(events, approval), events.approval(approval))]
+    return [
+        record
+        for approval in approvals
+        for record in (
+            _decision(events, approval),
+            events.client_call(approval) if approval.client else events.approval(approval),
+        )
+    ]
 
 
 def _decision(events: RunEvents, approval: Approval) -> NewRecord:
     status = cast(DecisionStatus, approval.status)  # the callers pass only calls that are decided
-    return events.key.decision(approval.turn, approval.call_id, status, approval.decided_by or "", approval.reason)
+    by = approval.decided_by or ""
+    return events.key.decision(approval.turn, approval.call_id, status, by, approval.reason, approval.output)
 
 
 class LaneApprovals:
     """Releases the lane while calls of its run wait for approval, and resumes the run when all are decided."""
 
     def __init__(
-        self, bus: Engine, writer: LaneWriter, settlement: LaneSettlement, clock_ms: Callable[[], int]
+        self,
+        bus: Engine,
+        writer: LaneWriter,
+        settlement: LaneSettlement,
+        clock_ms: Callable[[], int],
+        reports: RunReports,
     ) -> None:
         self.max_s = APPROVAL_MAX_S
         self.now_ms: Callable[[], int] = now_ms  # the wall clock
@@ -102,6 +120,7 @@ class LaneApprovals:
         self._writer = writer
         self._owner = writer.owner
         self._settlement = settlement
+        self._reports = reports
 
     async def ask(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext) -> Outcome:
         """Ask for approval of the waiting calls in the append that releases the lane.
@@ -112,6 +131,7 @@ class LaneApprovals:
         expires_ms, due_ms = self.now_ms() + max_ms, self._clock_ms() + max_ms
         calls: list[ApprovalRequest] = []
         requests: list[NewRecord] = []
+        client_calls: list[Approval] = []
         for call in context.waiting:
             approval = Approval(
                 events.run_id, events.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
@@ -123,10 +143,18 @@ class LaneApprovals:
                 "expires_ms": expires_ms,
                 "due_ms": due_ms,
             }
+            if call.client:
+                facts["client"] = True
+                client_calls.append(approval)
+            else:
+                requests.append(events.approval(approval))
             calls.append(facts)
-            requests.append(events.approval(approval))
+        requests += events.client_calls(client_calls, context.usage)
+        asked = [call.id for call in context.waiting if not call.client]
+        requests += self._reports.approval_requested(events, asked, expires_ms)
         pause = events.key.pause(context.waiting[0].turn, events.attempt, calls)
-        return await self._settlement.paused(plan, mail, events, (pause, *requests), len(calls), self.max_s)
+        waiting = WaitingCalls(len(calls), len(client_calls))
+        return await self._settlement.paused(plan, mail, events, (pause, *requests), waiting, self.max_s)
 
     async def check(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext) -> Outcome | None:
         """Return how the lane was released again, or None when every call is decided and the run resumes."""

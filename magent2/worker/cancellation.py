@@ -15,11 +15,11 @@ from magent2.bus.lane_writer import REFUSALS
 from magent2.bus.log import Log
 from magent2.bus.records import Owner
 from magent2.bus.retry import retry_call
+from magent2.mail.headers import STOP, STOP_AFTER_TURN
 from magent2.sessions.subagents import pass_on_stop
 
 log = logging.getLogger(__name__)
 
-STOP, STOP_AFTER_TURN = "stop", "stop_after_turn"
 DISCONNECTED, CONNECTED = "disconnected", "connected"
 STOPS = (STOP, STOP_AFTER_TURN)
 COMMANDS = (STOP, STOP_AFTER_TURN, DISCONNECTED, CONNECTED)
@@ -105,6 +105,7 @@ class InterruptReason(Enum):
     GIVE_BACK = "worker is draining"
     LOST = "the lane has another owner"
     OVERDUE = "the run took too long"
+    BUDGET = "a budget is used up"
 
 
 CancellationReason: TypeAlias = StopCommand | InterruptReason

@@ -120,12 +120,16 @@ class ControlFeed(TopicFeed):
 
         A command that was read late may have left the lane with an earlier run already. It must not stop this one.
         """
+        return any(waiting.ref == record.ref for waiting in await self.commands_in(owner))
+
+    async def commands_in(self, owner: Owner) -> Sequence[Record]:
+        """Return the control mail that waits in this lane; none if it has another owner."""
         pending = Pending(owner, READ_LIMIT_MAX)
         try:
             mail = await retry_while_unavailable(self._bus, pending, self._worker)
         except Fenced:
-            return False
-        return any(waiting.ref == record.ref for waiting in mail)
+            return ()
+        return [record for record in mail if record.topic.startswith("control:")]
 
 
 class SteerFeed(TopicFeed):

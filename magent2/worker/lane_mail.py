@@ -16,13 +16,11 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.records import ClaimedLane, MailRef, Record
 from magent2.bus.retry import retry_while_unavailable
-from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE, WHOLE_LANE
+from magent2.mail.headers import AWAITED, MAIL_SEEN, RESUME, STOP, STOP_AFTER_TURN, TARGET_ENVELOPE, WHOLE_LANE
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.approvals import DECISIONS
 from magent2.worker.cancellation import (
     COMMANDS,
-    STOP,
-    STOP_AFTER_TURN,
     STOPS,
     RunCancellation,
     StopCommand,
@@ -122,13 +120,14 @@ def plan_lane(conversation: str, mail: Sequence[Record]) -> LanePlan:
     """
     consumed: list[MailRef] = []
     commands: list[ParsedMail] = []
-    for record in mail:
-        parsed = None if record.erased else parse_mail(record)
-        if not conversation and isinstance(parsed, ParsedMail):
-            parsed = "the mail names no conversation"
+    for place, record in enumerate(mail):
+        parsed = _parsed_in(conversation, record)
         if isinstance(parsed, str):
             return UnreadablePlan(record, parsed, _consumed(consumed, commands))
         if parsed is not None and parsed.command is None:
+            awaiting = _stops_behind(parsed, mail[place + 1 :])
+            consumed += (stop.record.ref for stop in awaiting)
+            commands += awaiting
             return _plan_run(parsed, _consumed(consumed, commands), commands)
         consumed.append(record.ref)
         if parsed is not None:
@@ -136,10 +135,22 @@ def plan_lane(conversation: str, mail: Sequence[Record]) -> LanePlan:
     return NothingToRun(_consumed(consumed, commands))
 
 
+def _parsed_in(conversation: str, record: Record) -> ParsedMail | str | None:
+    """The mail of a lane, or why it cannot be read. `None` if it was erased."""
+    parsed = None if record.erased else parse_mail(record)
+    return "the mail names no conversation" if not conversation and isinstance(parsed, ParsedMail) else parsed
+
+
+def _stops_behind(parsed: ParsedMail, mail: Sequence[Record]) -> list[ParsedMail]:
+    """The stops that wait behind this mail and are meant for it, among the mail that the claim has returned."""
+    found = (parse_mail(record) for record in mail if record.headers.get(AWAITED) and not record.erased)
+    return [stop for stop in found if isinstance(stop, ParsedMail) and is_meant_for(stop.record, parsed)]
+
+
 def _consumed(refs: list[MailRef], commands: list[ParsedMail]) -> ConsumedMail:
     return ConsumedMail(
         tuple(refs),
-        tuple(parsed for parsed in commands if parsed.command not in (*COMMANDS, *DECISIONS)),
+        tuple(parsed for parsed in commands if parsed.command not in (*COMMANDS, *DECISIONS, RESUME)),
         tuple(parsed for parsed in commands if parsed.command in STOPS),
         tuple(parsed for parsed in commands if parsed.command in DECISIONS),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,11 +27,13 @@ from magent2.bus.retry import PERMANENT_ERRORS, retry_call, retry_while_unavaila
 from magent2.errors import Fenced, Magent2Error, RunTimedOut, UnknownAgent
 from magent2.failures import Failure, cause_of
 from magent2.mail.dead_letters import RETRY_OF, burial_forms
-from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
+from magent2.mail.headers import HOPS, KIND, PRINCIPAL, ROOT_CONVERSATION, ROOT_RUN, RUNNING, STEER, STOP, TRACE
 from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
-from magent2.models.address import history_topic
+from magent2.models.address import history_topic, usage_topic
+from magent2.models.run_options import read_run_options
 from magent2.runner.circuit import Circuits
 from magent2.runner.context import TALK, RunContext, Steer
+from magent2.sessions.approvals import Approval
 from magent2.sessions.history import (
     RUNS_MAX,
     History,
@@ -43,10 +45,14 @@ from magent2.sessions.history import (
     run_id_of,
     snapshot_record,
 )
+from magent2.sessions.usage.budgets import Busy, CallRoot, Reached
+from magent2.sessions.usage.ledger import CHECKPOINT_EVERY, write_checkpoint
+from magent2.sessions.usage.state import BudgetState
 from magent2.telemetry.observation import ABANDONED, ObservedRun, RunAttributes, RunObserver
 from magent2.tools.interface import WaitHook
 from magent2.worker.approvals import LaneApprovals
-from magent2.worker.cancellation import STOP, InterruptReason, RunCancellation, StopCommand, SubagentStop
+from magent2.worker.budgets import LaneBudgets
+from magent2.worker.cancellation import InterruptReason, RunCancellation, StopCommand, SubagentStop
 from magent2.worker.control_feed import LaneSteers
 from magent2.worker.lane_mail import LaneMail, LanePlan, ParsedMail, RunPlan, UnreadablePlan, is_meant_for, plan_lane
 from magent2.worker.retry import (
@@ -62,12 +68,16 @@ from magent2.worker.retry import (
 from magent2.worker.run_events import RunEvents, RunEventWriter, input_receipt
 from magent2.worker.runner_adapter import Runner, write_run
 from magent2.worker.settlement import LaneSettlement, Outcome
+from magent2.worker.webhooks import KnownWebhooks, RunReports
 
 __all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
 
 log = logging.getLogger(__name__)
 
 RUN_MAX_S = 3600.0
+BUDGET_BUSY_S = 2.0  # before a run is tried again whose budget was reserved by others
+USER_LEDGERS = usage_topic("user")  # how their topics begin
+RUNS_UNCOMPACTED = 28  # that a history holds beyond the limit of a runner, until a run compacts them
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,8 @@ class RunServices:
     retry: RetryPolicy = RUN_RETRY
     circuits: Circuits = field(default_factory=Circuits)
     chance: Callable[[], float] = random.random  # spreads the retries of runs that failed together
+    budgets: BudgetState = field(default_factory=BudgetState)
+    webhooks: KnownWebhooks | None = None
 
 
 class ClaimClock:
@@ -115,6 +127,7 @@ class RunAttempt:
     waits_lost: int = 0  # earlier attempts whose workers stopped while the run only waited; set by `prepare`
     dropped: bool = False  # the history has dropped the run, so its start repeats its journal; set by `prepare`
     runner_error: Exception | None = None  # what the runner raised, if it did
+    context: RunContext | None = None  # set by `prepare`
 
     @property
     def crashes(self) -> int:
@@ -153,10 +166,15 @@ class RunAttempt:
             hops=hops if isinstance(hops, int) else 0,
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
             kind=str(headers.get(KIND) or TALK),
+            options=read_run_options(parsed.envelope.metadata),
             between_turns=self.cancellation.between_turns,
             circuits=self.services.circuits,
             waits=self._waits(),
+            budgets=self.services.budgets,
+            root=_root_of(self.claimed, headers, run_id),
+            budget_reached=self._budget_reached,
         )
+        self.context = context
         if (steers := self.steers) is not None:
             context.steers = lambda: self._read_steers(steers, parsed.record.ref)
         if recorded is None:
@@ -172,6 +190,11 @@ class RunAttempt:
             self.observed = context.observed = _observe(self.observer, parsed, context)
         return context
 
+    async def _budget_reached(self, reached: Reached | Busy) -> None:
+        """Cancel the run here, between two turns. It does not return from this."""
+        self.cancellation.cancel(InterruptReason.BUDGET)
+        await asyncio.get_running_loop().create_future()
+
     def _waits(self) -> tuple[WaitHook, ...]:
         """Return what is entered while a tool of the run waits for an answer."""
         released = self.services.slot_released
@@ -181,7 +204,7 @@ class RunAttempt:
         """Find a run that the history has dropped and whose dead letter was retried. Its input is that of a new run."""
         conversation = self.claimed.owner.conversation
         found = await find_runs(Log(self.bus), conversation, lambda payload: payload.get("run") == run_id)
-        return replace(found[0], seen=history.last, seqs=[]) if found else None
+        return replace(found[0], seen=history.last, seqs=[], compactions=[]) if found else None
 
     async def begin(self, context: RunContext, events: RunEvents, parsed: ParsedMail) -> None:
         """Write the start of the run; an attempt after the first writes that the run is restarted.
@@ -224,10 +247,18 @@ class RunAttempt:
             raise
 
 
+def _root_of(claimed: ClaimedLane, headers: Mapping[str, object], run_id: str) -> CallRoot:
+    """Whose budgets a run uses. Mail to a subagent names the root of its tree."""
+    user = claimed.principal or str(headers.get(PRINCIPAL) or "")
+    conversation = headers.get(ROOT_CONVERSATION) or claimed.owner.conversation
+    return CallRoot(user, str(conversation), str(headers.get(ROOT_RUN) or run_id))
+
+
 def runs_needed(runner: Runner) -> int:
     """Return how many earlier runs of a conversation the history has to hold for this runner."""
-    wanted = getattr(runner, "history_max", 0)
-    return max(RUNS_MAX, wanted if isinstance(wanted, int) else 0)
+    wanted = getattr(runner, "history_max", None)
+    # The runs beyond the limit are summarised by the next run, so the history has to hold them until then.
+    return RUNS_MAX if wanted is None else max(RUNS_MAX, wanted + RUNS_UNCOMPACTED)
 
 
 def spec_of(runner: Runner, context: RunContext) -> dict[str, object]:
@@ -284,15 +315,18 @@ class LaneRun:
         metrics = None if observer is None else observer.metrics
         self._history_topic = history_topic(claimed.owner.conversation)
         self._written: list[WrittenRecord] = []  # what this run has added to the history
+        self._checkpoint_due = ""  # the user whose ledger needs one
         on_append = None if metrics is None else metrics.appended
         self._writer = LaneWriter(bus, claimed.owner, on_append, self._keep_written)
-        self._settlement = LaneSettlement(self._writer, claimed.attempt)
+        self._clock = ClaimClock(claimed)
+        self._reports = RunReports(services.webhooks, claimed.principal, self._clock.now_ms)
+        self._settlement = LaneSettlement(self._writer, claimed.attempt, self._reports)
         self._cancellation = RunCancellation()
         self._subagent_stop = SubagentStop(bus, claimed.owner)
         self._mail = LaneMail(bus, claimed, self._cancellation, self._subagent_stop)
         self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
-        self._clock = ClaimClock(claimed)
-        self.approvals = LaneApprovals(bus, self._writer, self._settlement, self._clock.now_ms)
+        self._budgets = LaneBudgets(bus, self._writer, self._settlement, services.budgets, self._reports)
+        self.approvals = LaneApprovals(bus, self._writer, self._settlement, self._clock.now_ms, self._reports)
         self._attempt = RunAttempt(
             bus=bus,
             claimed=claimed,
@@ -343,7 +377,19 @@ class LaneRun:
             if self._attempt.observed is not None:
                 self._attempt.observed.end(ABANDONED if outcome is None else outcome.value, self._error)
         self._services.histories.add_written(self.owner.conversation, self._written)
+        if self._checkpoint_due:
+            await self._write_checkpoint(self._checkpoint_due)
         return outcome
+
+    async def _write_checkpoint(self, topic: str) -> None:
+        """Write a checkpoint of a user's ledger. If that fails, a later run writes one."""
+        user = topic.removeprefix(USER_LEDGERS)
+        try:
+            await write_checkpoint(Log(self._bus), user, self._services.budgets.now_ms())
+        except PERMANENT_ERRORS:
+            raise
+        except Exception as error:  # noqa: BLE001  the run has ended, and needs no checkpoint
+            log_error("no checkpoint of a ledger was written", error, log, topic=topic)
 
     def _keep_written(self, records: Sequence[NewRecord], seqs: Sequence[int]) -> None:
         self._written += [
@@ -351,6 +397,9 @@ class LaneRun:
             for record, seq in zip(records, seqs, strict=False)
             if record.topic == self._history_topic
         ]
+        for record, seq in zip(records, seqs, strict=False):
+            if seq % CHECKPOINT_EVERY == 0 and record.topic.startswith(USER_LEDGERS):
+                self._checkpoint_due = record.topic
 
     def burials(self, failure: Failure) -> Iterator[Settle]:
         """Return settles that give up the mail, to be tried in turn, for a lane on which this object keeps failing.
@@ -361,7 +410,8 @@ class LaneRun:
         if isinstance(plan, RunPlan):
             events = self._attempt.events(plan.parsed)
             shown = failure.named
-            records = (events.error(shown), events.key.end("failed"), events.run("failed", shown))
+            reports = self._reports.run_ended(events, "failed")
+            records = (events.error(shown), events.key.end("failed"), events.run("failed", shown), *reports)
             heads = events.head("failed")
             yield from burial_forms(self.owner, plan.parsed.record, failure.cause, attempt, records, heads=heads)
         elif isinstance(plan, UnreadablePlan) or self._claimed.mail:
@@ -387,7 +437,9 @@ class LaneRun:
                 return await self._settlement.postponed(plan, self._mail.of_run(plan))
             if context.attempt != events.attempt:
                 events = replace(events, attempt=context.attempt)
-            if context.run.undecided and (outcome := await self._check_approvals(plan, events, context)) is not None:
+            if context.run.superseded:
+                return await self._end_superseded(plan, events)
+            if (outcome := await self._check_paused(plan, events, context)) is not None:
                 return outcome
             if is_newer(context.run.release, self._release):
                 return await self._leave_to_newer_release(plan, events, context.run.release)
@@ -405,11 +457,23 @@ class LaneRun:
                 raise
             return await self._handle_failure(plan, events, error)
 
-    async def _check_approvals(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome | None:
-        """Stop a paused run or release its lane again. Return None if every call is decided and the run resumes."""
+    async def _check_paused(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome | None:
+        """Stop a paused run or release its lane again.
+
+        Return None if it is not paused, or if it resumes: every call is decided, and there is budget again.
+        """
+        if not context.run.undecided and not context.run.budgets:
+            return None
         if plan.stop_request is not None and plan.stop_request.is_final:
             return await self._stop(plan, events, plan.stop_request)
-        return await self.approvals.check(plan, self._mail.of_run(plan), events, context)
+        if context.run.undecided:
+            return await self.approvals.check(plan, self._mail.of_run(plan), events, context)
+        return await self._budgets.wait(plan, self._mail.of_run(plan), events, context)
+
+    async def _end_superseded(self, plan: RunPlan, events: RunEvents) -> Outcome:
+        """Stop a failed run whose dead letter was retried although its answer was replaced: no view shows it."""
+        self._mail.listen(plan)
+        return await self._stop(plan, events, StopCommand("its answer was replaced"))
 
     async def _leave_to_newer_release(self, plan: RunPlan, events: RunEvents, release: str) -> Outcome:
         """Release the lane of a run that a newer release started: this worker may misread what that one recorded.
@@ -443,6 +507,7 @@ class LaneRun:
             self._quarantine.decide(self.owner.token)
         await self._attempt.begin(context, events, plan.parsed)
         if give_up is not None:
+            self._end_calls()
             mail = await self._mail.of_ended_run(plan)
             return await self._settlement.failed(plan, mail, events, Failure.plain(give_up.why), crashes)
         return await self._run(plan, events, context)
@@ -465,17 +530,34 @@ class LaneRun:
         """Run the runner, and give the lane up according to how the run ended."""
         event_writer = RunEventWriter(events, self._writer, context.observed)
         work = write_run(self._runner, context.envelope, context, event_writer)
-        if await self._drive(work):
-            if context.waiting:
+        try:
+            has_ended = await self._drive(work)
+        finally:
+            if (cut_off_call := context.open_call()) and self._writer.failure is None:
+                self._writer.put_nowait(*cut_off_call)
+        if has_ended:
+            if context.waiting and not context.ends_with_calls:
                 if (stop := self._mail.final_stop) is not None:
                     return await self._stop(plan, events, stop)
                 return await self.approvals.ask(plan, self._mail.of_run(plan), events, context)
+            context.closing += _last_calls(events, context)
             # The run is over: a stop that arrives from here on is too late, and its receipt says so.
             mail = await self._mail.of_ended_run(plan, context.closing_mail)
             return await self._settlement.answered(plan, mail, events, context, event_writer)
+        return await self._end_interrupted(plan, events, context)
+
+    async def _end_interrupted(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
+        """Give the lane up after the run was cancelled."""
         reason = self._cancellation.reason
         if reason is InterruptReason.LOST:
             return Outcome.FENCED
+        if reason is InterruptReason.BUDGET:
+            if (stop := self._mail.final_stop) is not None:
+                return await self._stop(plan, events, stop)
+            if (paused := await self._budgets.wait(plan, self._mail.of_run(plan), events, context)) is not None:
+                return paused
+            # Others have reserved the rest of the budget. One of them may wait for the place of this run.
+            return await self._settlement.given_back(events, BUDGET_BUSY_S)
         if isinstance(reason, StopCommand):
             cut_off = [record for records_of_call in context.unfinished.values() for record in records_of_call()]
             return await self._stop(plan, events, reason, cut_off)
@@ -514,6 +596,7 @@ class LaneRun:
             log_error("a run failed", error, log, **facts)
         self._writer.forget_refusal()
         if isinstance(decision, Bury):
+            self._end_calls()
             mail = await self._mail.of_ended_run(plan)
             return await self._settlement.failed(plan, mail, events, failure.because(decision.why), failures)
         # The run may have failed before `listen`, so the plan's own stop request counts too. A stop after the turn
@@ -551,11 +634,28 @@ class LaneRun:
         Stops in the lane are passed on under their own ids. A stop because the client disconnected has no stop mail,
         so it is passed on under the id of the run.
         """
+        self._end_calls()
         self._writer.close()  # a run that does not end at once must not write behind the record `stopped`
         if not any(is_meant_for(stop.record, plan.parsed) for stop in self._mail.of_run(plan).stops):
             await self._subagent_stop.pass_on(STOP, events.run_id)
         mail = await self._mail.of_ended_run(plan)
         return await self._settlement.stopped(plan, mail, events, stop_request.reason, cut_off)
+
+    def _end_calls(self) -> None:
+        """Add the records that close the model calls of a run that ends before its answer."""
+        context = self._attempt.context
+        if context is not None and (records := self._budgets.end(context)) and self._writer.failure is None:
+            self._writer.put_nowait(*records)
+
+
+def _last_calls(events: RunEvents, context: RunContext) -> list[NewRecord]:
+    """The events of a run that ends with calls of tools whose client sends the outputs with its next message."""
+    calls = [
+        Approval(events.run_id, events.agent, call.turn, call.id, call.name, call.speaker, call.arguments, 0)
+        for call in context.waiting
+        if call.client
+    ]
+    return events.client_calls(calls, context.usage, waits=False)
 
 
 def is_newer(release: str, own: str) -> bool:

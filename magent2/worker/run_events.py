@@ -7,18 +7,18 @@ and stops. `RunEventWriter` writes the events that a runner yields.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord, canonical, is_draft_name
 from magent2.errors import PayloadError
-from magent2.mail.headers import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
+from magent2.mail.headers import BUDGET, CLIENT_CALLS, PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
 from magent2.models.address import stream_topic
 from magent2.models.envelope import OutputEvent, utc_timestamp
-from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage
+from magent2.models.events import ApprovalEvent, ClientCallEvent, ErrorEvent, ReceiptEvent, ReceivedMessage
 from magent2.models.json_types import JsonObject, storable
 from magent2.runner.context import TALK
 from magent2.runner.event_mapping import short_args
@@ -39,6 +39,15 @@ MESSAGE_PARTS = ("token", "output")  # events that get the id of the run's messa
 REPLIES = ("output", "message")  # events that reply to the envelope of the run
 
 RunStatus = Literal["started", "finished", "failed", "stopped", "restarted"]
+
+
+class WaitingCalls(NamedTuple):
+    """How many calls a paused run waits for: those `of_client` for an output of the client, the others for approval."""
+
+    number: int
+    of_client: int = 0
+
+
 StopOutcome = Literal["stopped", "too_late", "nothing_to_stop"]
 
 
@@ -133,18 +142,62 @@ class RunEvents:
             )
         )
 
+    def client_calls(
+        self, calls: Sequence[Approval], usage: Mapping[str, object] | None, *, waits: bool = True
+    ) -> list[NewRecord]:
+        """The events that ask the client for the outputs of its tools, or that end the run with the calls."""
+        shown = dict(usage) if usage is not None else None
+        return [self.client_call(call, index, len(calls), shown, waits=waits) for index, call in enumerate(calls)]
+
+    def client_call(
+        self,
+        call: Approval,
+        index: int = 0,
+        count: int = 1,
+        usage: JsonObject | None = None,
+        *,
+        waits: bool = True,
+    ) -> NewRecord:
+        answered: Literal["answered", "expired"] = "expired" if call.status == "expired" else "answered"
+        return stream_record(
+            ClientCallEvent(
+                conversation_id=self.conversation,
+                run_id=self.run_id,
+                attempt=self.attempt,
+                agent=call.speaker,
+                turn=call.turn,
+                status="requested" if call.status == "pending" else answered,
+                envelope_id=self.envelope_id,
+                tool_call_id=call.call_id,
+                name=call.name,
+                arguments=call.arguments if call.status == "pending" else "",
+                index=index,
+                count=count,
+                expires_at=call.expires_at if waits else None,
+                usage=usage,
+            )
+        )
+
     def head(
-        self, status: str, usage: Mapping[str, object] | None = None, *, paused: int | None = None
+        self,
+        status: str,
+        usage: Mapping[str, object] | None = None,
+        *,
+        paused: WaitingCalls | None = None,
+        budget: str | None = None,
     ) -> tuple[SetHead, ...]:
         """Return the head fields that show the status of the conversation's last run.
 
-        `paused` is the number of calls that wait for approval. A usage that is too long for a head is left out.
+        `paused` are the calls that it waits for, `budget` the kind of budget that it waits for. A usage
+        that is too long for a head is left out.
         """
         fields: dict[str, object] = {
             RUN_STATUS: status,
             RUN_AGENT: self.agent,
             RUN_ENVELOPE: self.envelope_id,
-            PAUSED: paused,
+            PAUSED: None if paused is None else paused.number,
+            CLIENT_CALLS: None if paused is None else paused.of_client or None,
+            BUDGET: budget,
         }
         if status != RUNNING:
             fields[wait_field(self.agent)] = None  # a run that has ended does not wait any more

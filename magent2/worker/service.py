@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from magent2 import __version__
 from magent2.background import keep_running, log_error
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import Settle
 from magent2.bus.records import ClaimedLane, Record
 from magent2.bus.retention import RetentionPolicy
@@ -19,15 +20,19 @@ from magent2.errors import InvalidInput
 from magent2.failures import Failure
 from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneKey, LaneLoop
 from magent2.mail.retry_policy import RUN_RETRY, RetryPolicy
+from magent2.models.address import budgets_topic
 from magent2.runner.circuit import CIRCUIT_FAILURES, Circuits
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
+from magent2.telemetry.metrics import RunMetrics
 from magent2.telemetry.observation import RunObserver
 from magent2.worker.control_feed import lanes_with_steers, takes_steers
 from magent2.worker.lane_run import RUN_MAX_S, LaneRun, RunServices
+from magent2.worker.scheduler import keep_firing
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome
 from magent2.worker.sweeper import keep_sweeping
+from magent2.worker.webhooks import KnownWebhooks
 
 CONCURRENCY = 256  # lanes that are worked on at a time
 PRINCIPAL_SHARE = 0.5  # of these slots that one principal may use; the others stay free for principals that come later
@@ -68,8 +73,10 @@ class WorkerService(LaneHandler[LaneRun]):
         self.worker = worker or new_worker_id()
         self.approval_max_s = APPROVAL_MAX_S
         self.retention: Callable[[], RetentionPolicy] | None = None  # with it, this worker sweeps in turn with others
+        self.fires_schedules = False  # with it, this worker sends the messages of schedules, in turn with others
         self.now_ms: Callable[[], int] = now_ms  # the wall clock, for the displayed expiry of approvals
         self.outcomes: Counter[Outcome] = Counter()
+        self.webhooks = KnownWebhooks(bus)
         self._bus = bus
         self._served = ServedAgents(bus, runners, self.worker)
         if not self._served.agents:
@@ -97,10 +104,21 @@ class WorkerService(LaneHandler[LaneRun]):
             retry=retry,
             circuits=Circuits(retry, circuit_failures, chance, **on_change),
             chance=chance,
+            webhooks=self.webhooks,
         )
+        self.budgets = self._services.budgets
+        self.budgets.chance = chance
+        if metrics is not None:
+            self._count_usage(metrics)
+        self._limits_changed = True  # limits may have been set that this worker has not read
         self._commands: list[Record] = []  # commands that were read before the claim
         self._steered: set[LaneKey] = set()  # lanes with steers that were read before the claim
         self._more_mail = False  # the last claim left mail that is not in its lane yet
+        self._has_unsorted_commands = False  # commands from before the start may not be in their lanes yet
+
+    def _count_usage(self, metrics: RunMetrics) -> None:
+        self.budgets.on_spent = lambda used: metrics.count_cost(float(used.cost_usd), used.unpriced_calls)
+        self.budgets.on_reached = lambda kinds: metrics.count_budgets_reached(*kinds)
 
     async def run(self) -> None:
         """Serve until drained.
@@ -123,12 +141,14 @@ class WorkerService(LaneHandler[LaneRun]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return self._served.topics
+        return *self._served.topics, budgets_topic(), *self.webhooks.topics
 
     def background(self) -> Sequence[BackgroundWork]:
         work = [keep_running(f"{self.worker} team", self._follow_team)] if self._served.may_change else []
+        metrics = None if self._observer is None else self._observer.metrics
+        if self.fires_schedules:
+            work.append(keep_firing(self._bus, self.worker, self.lane_loop.lease_s, metrics))
         if self.retention is not None:
-            metrics = None if self._observer is None else self._observer.metrics
             work.append(keep_sweeping(self._bus, self.retention, self.worker, self.lane_loop.lease_s, metrics))
         return work
 
@@ -146,20 +166,28 @@ class WorkerService(LaneHandler[LaneRun]):
         """Claim nothing until every command that was sent before is in its lane.
 
         Each claim of 0 lanes puts a bounded number of records into lanes. Otherwise a run could start although a stop
-        for it is already on the log.
+        for it is already on the log. If other workers sort the same inboxes all the time, it may start all the same:
+        `after_claim` then looks for commands in the lanes of all runs.
         """
         for _ in range(claims_max):
             result = await self.lane_loop.claim(0)
             if not result.more:
                 return
+        self._has_unsorted_commands = True
 
     def topics_changed(self, topics: frozenset[str]) -> None:
         self._controls.note(topics)
         self._steers.note(topics)
+        self._limits_changed = self._limits_changed or budgets_topic() in topics
+        self.webhooks.note(topics)
 
     async def before_claim(self, watch: Watch) -> bool:
         # Added to what is left of a round that failed: each record is read once, and a run must not miss its stop.
+        await self.webhooks.update(self.worker)
         await self._update_agents(watch)
+        if self._limits_changed:
+            await self.budgets.refresh(Log(self._bus))
+            self._limits_changed = False
         self._commands += await self._controls.read()
         self._steered |= lanes_with_steers(await self._steers.read(watch))
         if self._commands and self._served.leaving:
@@ -168,7 +196,7 @@ class WorkerService(LaneHandler[LaneRun]):
             await self.lane_loop.claim(0, (*self._served.agents, *self._served.leaving))
         if self._controls.waiting or self._steers.waiting:
             self.lane_loop.wake()
-        return bool(self._commands or self._steered or self._more_mail)
+        return bool(self._commands or self._steered or self._more_mail or self._has_unsorted_commands)
 
     async def _update_agents(self, watch: Watch) -> None:
         busy = {agent for agent, _ in self.lane_loop.by_lane}
@@ -181,8 +209,22 @@ class WorkerService(LaneHandler[LaneRun]):
     async def after_claim(self, more: bool) -> None:
         """Pass commands and steers to the runs that they are for.
 
-        Not before the claim: it puts them into their lanes, and a run settles them from there. A command that is not
-        in the lane of the run any more belonged to an earlier run.
+        Not before the claim: it puts them into their lanes, and a run settles them from there.
+        """
+        await self._pass_on_commands(more)
+        # If the claim before this one left mail outside its lane, any lane may have got a steer by this claim.
+        for lane in list(self.lane_loop.by_lane) if self._more_mail else self._steered:
+            run = self.lane_loop.by_lane.get(lane)
+            if run is not None:
+                run.note_steer()
+        self._more_mail = more
+        self._steered.clear()
+        self._steers.mark_passed_on()
+
+    async def _pass_on_commands(self, more: bool) -> None:
+        """Pass commands to the runs in whose lanes they are. One that is in none any more belonged to an earlier run.
+
+        `more`: the claim has left mail outside its lane.
         """
         index = 0
         while index < len(self._commands):
@@ -192,18 +234,15 @@ class WorkerService(LaneHandler[LaneRun]):
             is_in_lane = run is not None and await self._controls.lies_in(run.owner, record)
             if run is not None and is_in_lane:
                 run.add_command(record)
-            if more and not is_in_lane:  # the claim may have left it outside its lane, so the next one decides
+            if more and not is_in_lane:  # it may be outside its lane, so the next claim decides
                 index += 1
             else:
                 del self._commands[index]
-        # If the claim before this one left mail outside its lane, any lane may have got a steer by this claim.
-        for lane in list(self.lane_loop.by_lane) if self._more_mail else self._steered:
-            run = self.lane_loop.by_lane.get(lane)
-            if run is not None:
-                run.note_steer()
-        self._more_mail = more
-        self._steered.clear()
-        self._steers.mark_passed_on()
+        if self._has_unsorted_commands:
+            for run in list(self.lane_loop.by_lane.values()):
+                for record in await self._controls.commands_in(run.owner):
+                    run.add_command(record)
+            self._has_unsorted_commands = more
 
     def create_work(self, lane: ClaimedLane) -> LaneRun:
         runner = self._served.runner_of(lane.owner.agent)

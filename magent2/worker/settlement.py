@@ -22,9 +22,11 @@ from magent2.worker.run_events import (
     RunEvents,
     RunEventWriter,
     StopOutcome,
+    WaitingCalls,
     mail_error,
     stop_receipts,
 )
+from magent2.worker.webhooks import RunReports
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class Outcome(Enum):
     POSTPONED = "postponed"  # its agent left the team, or it is suspected mail and another suspect was running
     DEFERRED = "deferred"  # the model was not called, because its provider does not answer
     LEFT = "left"  # a newer release started it
-    PAUSED = "paused"  # calls wait for approval
+    PAUSED = "paused"  # calls wait for approval, or the run for more budget
     GIVEN_BACK = "given back"
     PARKED = "parked"  # the bus refused even the dead letter; an operator must act
     FENCED = "fenced"
@@ -64,8 +66,9 @@ class LaneSettlement:
     lease expired during a settlement cannot settle the mail a second time.
     """
 
-    def __init__(self, writer: LaneWriter, attempt: int) -> None:
+    def __init__(self, writer: LaneWriter, attempt: int, reports: RunReports) -> None:
         self._writer = writer
+        self._reports = reports
         self._owner = writer.owner
         self._attempt = attempt
 
@@ -107,12 +110,12 @@ class LaneSettlement:
         await self._writer.later(LEFT_S, refund=True)
         return Outcome.LEFT
 
-    async def given_back(self, events: RunEvents) -> Outcome:
+    async def given_back(self, events: RunEvents, delay_s: float = 0.0) -> Outcome:
         """Release the lane of an interrupted run; the attempt does not count.
 
         The history records the attempt all the same, so that no two attempts have the same number.
         """
-        await self._writer.later(0, events.key.give_back(events.attempt), refund=True)
+        await self._writer.later(delay_s, events.key.give_back(events.attempt), refund=True)
         return Outcome.GIVEN_BACK
 
     async def paused(
@@ -121,10 +124,10 @@ class LaneSettlement:
         mail: LeavingMail,
         events: RunEvents,
         records: Sequence[NewRecord],
-        calls: int,
+        calls: WaitingCalls,
         max_s: float,
     ) -> Outcome:
-        """Release the lane while `calls` wait for approval. `records` are the pause and the events that ask for it."""
+        """Release the lane while `calls` wait. `records` are the pause and the events that ask for it."""
         await self._remove_commands(plan, mail, events)
         await self._writer.later(max_s, *records, refund=True, heads=events.head(RUNNING, paused=calls))
         return Outcome.PAUSED
@@ -135,7 +138,7 @@ class LaneSettlement:
         mail: LeavingMail,
         events: RunEvents,
         records: Sequence[NewRecord],
-        calls: int,
+        calls: WaitingCalls,
         max_s: float,
     ) -> Outcome:
         """Release the lane again while `calls` still wait. `records` are decisions on others.
@@ -146,6 +149,12 @@ class LaneSettlement:
             await self._writer.commit(*records, heads=events.head(RUNNING, paused=calls))
         await self._remove_commands(plan, mail, events)
         await self._writer.later(max_s, refund=True)
+        return Outcome.PAUSED
+
+    async def waiting_for_budget(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, delay_s: float) -> Outcome:
+        """Release the lane while its run waits for more budget. That it waits is recorded already."""
+        await self._remove_commands(plan, mail, events)
+        await self._writer.later(delay_s, refund=True)
         return Outcome.PAUSED
 
     async def answered(
@@ -161,6 +170,7 @@ class LaneSettlement:
             events.key.end("finished", event_writer.text, event_writer.usage),
             events.run("finished"),
             *self._unknown_commands(plan.consumed),
+            *self._reports.run_ended(events, "finished"),
             heads=events.head("finished", event_writer.usage),
         )
         return Outcome.ANSWERED
@@ -176,6 +186,7 @@ class LaneSettlement:
             events.key.end("stopped"),
             events.run("stopped", reason),
             *self._unknown_commands(plan.consumed),
+            *self._reports.run_ended(events, "stopped"),
             heads=events.head("stopped"),
         )
         return Outcome.STOPPED
@@ -210,6 +221,7 @@ class LaneSettlement:
             events.key.end("failed"),
             events.run("failed", failure.named),
             *self._unknown_commands(plan.consumed),
+            *self._reports.run_ended(events, "failed"),
         )
         return await self._bury(plan.parsed.record, mail.refs, failure.cause, attempts, records, events.head("failed"))
 

@@ -3,6 +3,10 @@
 The right to sweep is a lane of the bus. It belongs to an agent name that is internal to the runtime, and its one piece
 of mail is never settled. So the lease and the fencing of lanes decide who sweeps: when a sweep ends, its owner gives
 the lane back until the next one is due; when a worker dies, another one claims the lane and goes on where it stopped.
+
+A session that is not to be stored has mail to the same agent, written with its message. Its lane becomes due from time
+to time until the run has ended; then the session is deleted. Usually the gateway has deleted it before, when the client
+had the answer: the mail is for a client that left, and for a gateway that died.
 """
 
 from __future__ import annotations
@@ -24,9 +28,11 @@ from magent2.bus.retention import RetentionPolicy
 from magent2.bus.retry import PERMANENT_ERRORS, retry_call, retry_while_unavailable
 from magent2.errors import ConditionFailed, Fenced
 from magent2.failures import Failure
+from magent2.mail.headers import RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.mail.lane_loop import LaneHandler, LaneLoop, UnreadableMail
 from magent2.mail.registration import register_agent
-from magent2.models.address import SWEEP_LANE, SWEEPER, chat_topic, sweep_topic
+from magent2.models.address import SWEEP_LANE, SWEEPER, chat_topic, stream_topic, sweep_topic
+from magent2.sessions.store import FORGET_AFTER, delete_session
 from magent2.sessions.sweep import Sweep, SweepResult
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ log = logging.getLogger(__name__)
 RECORD_EVERY_S = 1.0  # time between two records of the progress, each of which fails if another worker took the lane
 STEP_PAUSE_MAX_S = 1.0  # after one step
 RETRY_S = 60.0  # after a sweep that failed
+FORGET_CHECK_S = 60.0  # between two looks at a session that is not to be stored
+FORGET_AFTER_S = 60.0  # after the end of its run, for a client that is still reading
 FULL_SWEEP_S = 86_400.0  # time between two sweeps that visit every conversation, not only those that were active
 # A conversation is visited while it may still have drafts that became old enough after the last sweep began. The margin
 # covers an append that was stamped before the sweep began and committed after it.
@@ -164,6 +172,9 @@ class Sweeper(LaneHandler[ClaimedLane]):
 
     async def work_on(self, work: ClaimedLane) -> bool:
         """Sweep, and give the lane back until the next sweep is due. A sweep that fails is continued later."""
+        if work.owner.conversation != SWEEP_LANE and work.mail and FORGET_AFTER in work.mail[0].payload:
+            await self._forget(work)
+            return True
         if work.owner.conversation != SWEEP_LANE:
             raise UnreadableMail(work.mail[0], "this agent is internal: it sweeps the log and answers no messages")
         try:
@@ -175,6 +186,21 @@ class Sweeper(LaneHandler[ClaimedLane]):
             later = Later(owner=work.owner, delay_s=RETRY_S, refund=True)
             await retry_while_unavailable(self._bus, later, self.worker)
         return True
+
+    async def _forget(self, work: ClaimedLane) -> None:
+        """Delete the session of the lane if the run of its message has ended, else look again later."""
+        log, session_id = RetryingLog(self._bus, self.worker), work.owner.conversation
+        (info,) = await log.describe(stream_topic(session_id))
+        if info.deleted:
+            await retry_while_unavailable(self._bus, Settle(owner=work.owner, mail=(work.mail[0].ref,)), self.worker)
+            return
+        ended = info.head.get(RUN_STATUS) not in (None, RUNNING)
+        of_message = info.head.get(RUN_ENVELOPE) == work.mail[0].payload[FORGET_AFTER]
+        if ended and of_message and time.time() * 1000 - info.active_ms >= FORGET_AFTER_S * 1000:
+            await delete_session(log, session_id, scrub=False)  # with its lanes, this one too
+            return
+        later = Later(owner=work.owner, delay_s=FORGET_CHECK_S, refund=True)
+        await retry_while_unavailable(self._bus, later, self.worker)
 
     def burials(self, lane: ClaimedLane, work: ClaimedLane | None, failure: Failure) -> Iterable[Settle]:
         """Replace the mail of the sweep instead of giving it up: without mail there would be no further sweep."""

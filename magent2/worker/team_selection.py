@@ -8,6 +8,7 @@ from pathlib import Path
 
 from magent2.bus.interface import Engine
 from magent2.connectors.relay import Relay
+from magent2.directory.webhooks import Webhook
 from magent2.roster.limits import LimitValues, RetryValues, delivery_retry_policy, run_retry_policy
 from magent2.roster.registry import Registry
 from magent2.roster.retention import retention_policy
@@ -21,6 +22,7 @@ from magent2.worker.lane_run import RUN_MAX_S
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S, PRINCIPAL_SHARE, WorkerService
 from magent2.worker.team_choice import choose_agents
+from magent2.worker.webhooks import configured_webhooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,12 @@ class ServedTeam:
         return self.registry.roster.retry
 
     def relay(self, bus: Engine) -> Relay:
-        """Create a relay with the retry policy of the team."""
-        return Relay(bus, retry=delivery_retry_policy(self.retry))
+        """Create a relay with the retry policy and the webhooks of the team."""
+        return Relay(bus, retry=delivery_retry_policy(self.retry), configured=self.webhooks)
+
+    def webhooks(self) -> dict[str, Webhook]:
+        """Return the webhooks of the agents file and of the environment, by their ids."""
+        return configured_webhooks(self.registry.roster.webhooks.values())
 
     @property
     def first_agent(self) -> str:
@@ -83,8 +89,11 @@ class ServedTeam:
             circuit_failures=retry.get("circuit_failures", CIRCUIT_FAILURES),
         )
         service.lane_loop.drain_s = limits.get("run_drain_s", DRAIN_S)
+        service.budgets.configured = lambda: self.registry.roster.budgets
         service.retention = lambda: retention_policy(self.registry.roster.retention)
+        service.fires_schedules = True
         service.approval_max_s = limits.get("approval_max_s", APPROVAL_MAX_S)
+        service.webhooks.configured = self.webhooks
         return service
 
 
@@ -93,11 +102,12 @@ def choose_team(
     model: str | None = None,
     file: Path | None = None,
     *,
+    sdk_agents: Sequence[str] = (),
     without_key: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ServedTeam:
     """Choose the team like `choose_agents`, and create its runner."""
-    choice = choose_agents(names, model, file, without_key=without_key, environ=environ)
+    choice = choose_agents(names, model, file, sdk_agents=sdk_agents, without_key=without_key, environ=environ)
     registry = choice.registry
 
     def current_roster() -> Roster:

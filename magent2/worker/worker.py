@@ -26,11 +26,13 @@ from magent2.mail.lane_loop import leave_bus, renew_lease
 from magent2.mail.registration import register_agent
 from magent2.models.address import chat_topic, check_name, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import event_payload
-from magent2.worker.lane_run import LaneRun
+from magent2.worker.lane_run import LaneRun, RunServices
 from magent2.worker.runner_adapter import Runner, check_event
 from magent2.worker.service import LEASE_S, new_worker_id
 from magent2.worker.settlement import SETTLED, Outcome
+from magent2.worker.webhooks import KnownWebhooks
 
 __all__ = ["Runner", "Worker"]
 
@@ -96,11 +98,16 @@ class _EngineMailbox:
 
     async def _work(self, limit: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        webhooks = KnownWebhooks(self._bus)
         while len(outcomes) < limit:
             room = min(limit - len(outcomes), CLAIM_LIMIT_MAX)
             claim = Claim(worker=self._worker, agents=(self._agent,), limit=room, lease_s=self._lease_s)
             claims = await retry_while_unavailable(self._bus, claim, self._worker)
-            outcomes += [await LaneRun(self._bus, lane, self._runner).work() for lane in claims.lanes]
+            if claims.lanes:
+                await webhooks.update(self._worker)
+            for lane in claims.lanes:
+                services = RunServices(HistoryCache(self._bus), webhooks=webhooks)
+                outcomes.append(await LaneRun(self._bus, lane, self._runner, services=services).work())
             if not claims.lanes and not claims.more:
                 break
         return outcomes

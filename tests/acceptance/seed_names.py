@@ -290,7 +290,7 @@ SEED_001: Names = {
         f"{RUNNER}:OpenAIAgentsRunner",
         "(agent: Agent, *, session_limit: int = 256) -> None",
         here={"agent": "Any = None"},
-        added=("config", "sessions_max_bytes", "history_max", "max_turns", "sandbox"),
+        added=("config", "sessions_max_bytes", "history_max", "max_turns", "sandbox", "provider"),
     ),
     "OpenAIAgentsRunner.stream_run": Function(
         f"{RUNNER}:OpenAIAgentsRunner.stream_run",

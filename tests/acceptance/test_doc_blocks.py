@@ -33,7 +33,17 @@ from tests.support.source import parse_module
 DEADLINE_S = 120.0
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text", "mermaid"}  # `text` is output, or has placeholders in it
+LANGUAGES = {
+    "python",
+    "js",
+    "sh",
+    "toml",
+    "json",
+    "yaml",
+    "text",
+    "mermaid",
+}  # `text` is output, or has placeholders in it
+GATEWAY_URL = "http://127.0.0.1:8700"  # as the pages print it
 REDIS_URL = "redis://localhost:6379/0"  # as the pages print it
 ERROR_COMMENT = re.compile(r"#\s(\w+)$")  # of a line that raises: the name of the error
 
@@ -65,8 +75,12 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 # Blocks that another test runs as printed.
 RUN_ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/api.md", "sh"): "tests/acceptance/test_service.py",
+    ("docs/context.md", "toml"): "tests/acceptance/test_context_docs.py",
     ("docs/message-bus.md", "python"): "tests/acceptance/test_message_bus_docs.py",
+    ("docs/models.md", "toml"): "tests/acceptance/test_models_docs.py",
     ("docs/operating.md", "sh"): "tests/acceptance/test_operating.py",
+    ("docs/webhooks.md", "json"): "tests/acceptance/test_webhooks.py",
+    ("docs/webhooks.md", "python"): "tests/acceptance/test_webhooks.py",
     ("docs/operating.md", "toml"): "tests/acceptance/test_operating.py",
 }
 
@@ -77,6 +91,11 @@ NOT_RUN: dict[tuple[str, str, int], str] = {
     ("docs/quickstart.md", "sh", 0): "sets up the clone; tests/acceptance/test_service.py checks what it runs",
     ("docs/quickstart.md", "sh", 2): "needs a key of a model provider",
     ("docs/quickstart.md", "sh", 3): "downloads 130 MB",
+    (
+        "docs/client.md",
+        "python",
+        1,
+    ): "needs a model that answers in JSON, as in tests/integration/test_output_schema.py",
     ("docs/observability.md", "sh", 0): "installs a package from an index",
     ("docs/writing-a-bus.md", "python", 1): "tests the engine of the reader, MyBus",
     ("docs/writing-a-connector.md", "python", 0): "an excerpt of the interface; a test below compares it",
@@ -88,7 +107,10 @@ CONSOLES = ("docs/the-log.md",)  # pages whose examples are entered one after an
 PROGRAMS = (("docs/the-log.md", "python", 5),)  # blocks of these pages that are programs of their own
 
 # What must have happened before a block of commands.
+TWO_FILES = r"printf '\211PNG\r\n\032\n\0\0\0\rIHDR' >photo.png; printf '%%PDF-1.4\n%%%%EOF\n' >report.pdf"
 BEFORE = {
+    ("docs/files.md", "sh", 0): TWO_FILES,
+    ("docs/files.md", "sh", 1): TWO_FILES,
     ("docs/writing-a-connector.md", "sh", 0): "magent2 users add ann --nametag ann; echo 0123456789abcdef > secret.txt",
 }
 
@@ -134,9 +156,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 
 @pytest.mark.parametrize("block", [block for block in runnable("python") if is_program(block)], ids=str)
 def test_a_python_block_runs_as_a_program(block: Block, server: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "example.py").write_text(block.text)
+    (tmp_path / "example.py").write_text(block.text.replace(GATEWAY_URL, server.variables["MAGENT2_URL"]))
     with ModelServer([Reply("It is fine")]) as model:
-        variables = {**server.variables, "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "key", "PYTHONPATH": str(ROOT)}
+        variables = {
+            **server.variables,
+            "MAGENT2_TOKEN": server.token,
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "key",  # pragma: allowlist secret
+            "PYTHONPATH": str(ROOT),
+        }
         done = subprocess.run(
             [sys.executable, "example.py"],
             cwd=tmp_path,
@@ -148,6 +176,25 @@ def test_a_python_block_runs_as_a_program(block: Block, server: CommandLine, tmp
         )
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.browser  # it needs the Node of the page
+@pytest.mark.parametrize("block", runnable("js"), ids=str)
+def test_a_javascript_block_runs_as_a_program(block: Block, server: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "node_modules").symlink_to(ROOT / "tests" / "clients" / "node_modules")
+    (tmp_path / "example.mjs").write_text(block.text.replace(GATEWAY_URL, server.variables["MAGENT2_URL"]))
+
+    done = subprocess.run(
+        [ROOT / ".venv" / "bin" / "node", "example.mjs"],
+        cwd=tmp_path,
+        env={**server.variables, "MAGENT2_TOKEN": server.token},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+    assert (done.returncode, bool(done.stdout.strip())) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize("page", CONSOLES)
@@ -221,12 +268,6 @@ esac
 """
 
 
-@pytest.fixture
-def forked_commands() -> Iterator[ForkedCommands]:
-    with ForkedCommands() as commands:
-        yield commands
-
-
 def enter_block(
     text: str, folder: Path, variables: Mapping[str, str], forked_commands: ForkedCommands
 ) -> subprocess.CompletedProcess[str]:
@@ -260,7 +301,9 @@ def test_the_commands_of_a_block_succeed(
     for page_block in BLOCKS:  # the agents file that the page shows is the one that its commands name
         if (page_block.page, page_block.language) == (block.page, "toml") and "magent2 init" not in block.text:
             (tmp_path / "magent2.toml").write_text(page_block.text)
-    text = block.text.replace("http://127.0.0.1:8700", server.variables["MAGENT2_URL"])
+        if page_block.page == block.page and page_block.text.startswith("# app.py"):  # a module that its commands name
+            (tmp_path / "app.py").write_text(page_block.text)
+    text = block.text.replace(GATEWAY_URL, server.variables["MAGENT2_URL"])
 
     done = enter_block(f"{BEFORE.get(block.place, ':')}\n{text}", tmp_path, variables, forked_commands)
 

@@ -21,10 +21,10 @@ PORT = "8700"  # as the page prints it
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Iterator[NewUser]:
+def newcomer(tmp_path: Path, forked_programs: str) -> Iterator[NewUser]:
     home = tmp_path / "home"
     home.mkdir()
-    with NewUser(home) as newcomer:
+    with NewUser(home, forked_programs) as newcomer:
         yield newcomer
 
 

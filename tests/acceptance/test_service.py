@@ -25,10 +25,10 @@ ADDRESS = re.compile(r"gateway  http://127\.0\.0\.1:(\d+)/\ntoken    .*magent2 t
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Iterator[NewUser]:
+def newcomer(tmp_path: Path, forked_programs: str) -> Iterator[NewUser]:
     home = tmp_path / "home"
     home.mkdir()
-    with NewUser(home) as newcomer:
+    with NewUser(home, forked_programs) as newcomer:
         yield newcomer
 
 
@@ -39,7 +39,7 @@ def port() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`magent2 serve`, which has said where it is, and somebody who does not say the port."""
+    """`magent2 serve`, which has said where it is, and somebody who does not say the port. Started as programs."""
 
     running: RunningProgram
     port: str
@@ -147,6 +147,7 @@ def test_the_readmes_gateway_and_worker_on_redis(newcomer: NewUser, port: str, r
 
 @pytest.mark.redis
 def test_the_processes_of_compose_by_hand(newcomer: NewUser, port: str, redis_server: RedisServer) -> None:
+    newcomer.programs = BIN
     gateway, worker = ComposeService.read("gateway"), ComposeService.read("worker")
     here = {"REDIS_URL": f"{redis_server.url}?prefix=compose", "MAGENT2_DATA_DIR": str(newcomer.home / "data")}
     assert {*gateway.environment, *worker.environment} >= {"REDIS_URL"}
@@ -190,7 +191,7 @@ def test_a_team_of_ones_own_is_served_by_the_processes_of_compose(
         "REDIS_URL": f"{redis_server.url}?prefix=own-team",
         "MAGENT2_DATA_DIR": str(newcomer.home / "data"),
         "MAGENT2_CONFIG": str(team / "magent2.toml"),  # where the folder is mounted
-        "PATH": f"{BIN}:{os.defpath}",
+        "PATH": f"{newcomer.programs}:{os.defpath}",
     }
     gateway, worker = services
     place = [at(port, word).replace("0.0.0.0", "127.0.0.1") for word in gateway.command]
@@ -225,6 +226,8 @@ OF_SESSIONS = (
 )
 LEFT_OUT = {  # these need something that happened first; tests/support/api/cases.py has them
     ("POST", "/api/sdk/session/{session_id}/retry"),
+    ("POST", "/api/sdk/session/{session_id}/regenerate"),
+    ("POST", "/api/sdk/session/{session_id}/edit"),
     ("POST", "/api/sdk/session/{session_id}/steer"),
     ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}"),
     ("GET", "/api/sdk/session/{session_id}/approvals"),

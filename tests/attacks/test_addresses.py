@@ -7,8 +7,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 import pytest
 
 from magent2.connectors.interface import OutgoingMessage
-from magent2.connectors.webhook import WebhookConnector, is_public, parse_target
+from magent2.connectors.webhook import WebhookConnector
 from magent2.errors import NotTaken, SettingsError
+from magent2.models.webhook_config import is_public, parse_target
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
 MESSAGE = OutgoingMessage("m-1", "hook", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")

@@ -344,7 +344,7 @@ async def test_a_provider_that_quotes_the_key_is_not_quoted(bus: MemoryBus, logs
     (line,) = logs.lines("a run failed")
     assert "AuthenticationError" in line["error"]
     assert "Incorrect API key provided: ***" in line["error"]
-    assert "check OPENAI_API_KEY" in errors(bus)[0]["message"]
+    assert "check the key of the provider: OPENAI_API_KEY" in errors(bus)[0]["message"]
     assert "Incorrect" not in on_the_log(bus, "dead")
     check_hidden(logs, on_the_log(bus))
 

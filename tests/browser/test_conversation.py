@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 from playwright.sync_api import expect
 
+from magent2.bus.connect import connect
+from magent2.bus.operations import Append
+from magent2.models.events import CompactedEvent
+from magent2.sessions.stream import event_payload, stream_record
 from tests.support.browser import PageUser
 from tests.support.record_page_logs import SENDING, python
 
@@ -241,3 +246,31 @@ def test_every_panel_shows_its_content(user: PageUser) -> None:
     ):
         details.get_by_role("tab", name=tab).click()
         expect(details.get_by_role("tabpanel").get_by_text(shown).first).to_be_visible()
+
+
+def test_a_compaction_is_a_note_that_opens(user: PageUser) -> None:
+    user.send("hello there")
+    expect(user.answers()).to_have_count(1)
+    conversation = user.session_id
+    bus = connect(user.server.bus_url)
+    made = CompactedEvent(
+        conversation_id=conversation,
+        reason="size",
+        summary="Ann has planned a trip to Oslo.\nShe wants to leave on Friday.",
+        tokens_before=98_304,
+        tokens_after=41_209,
+        through_run="run-1",
+    )
+    bus.call(Append(records=(stream_record(event_payload(made)),)))
+    bus.close()
+
+    note = user.log.get_by_text("It continues with a summary of the beginning.")
+    expect(note).to_be_visible()
+    expect(user.log.get_by_text("About 98,304 tokens, now 41,209.")).to_be_visible()
+    summary = user.log.get_by_text("Ann has planned a trip to Oslo.")
+    expect(summary).not_to_be_visible()
+    user.log.get_by_text("Show the summary").click()
+
+    expect(summary).to_be_visible()
+    if folder := os.environ.get("PAGE_PICTURES"):
+        user.page.screenshot(path=f"{folder}/compaction.png")

@@ -20,7 +20,14 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe, Trim
 from magent2.gateway.app import create_app
 from magent2.models.address import conversation_topics
-from tests.support.api.cases import ADMIN_CASES, EXECUTE, HOLD, Case, CaseData
+from magent2.models.media import OCTET_STREAM
+from tests.support.api.automation_cases import (
+    AUTOMATION_ELSEWHERE,
+    AUTOMATION_REFUSALS,
+    AUTOMATION_SUCCESSES,
+    automate,
+)
+from tests.support.api.cases import ADMIN_CASES, EXECUTE, FILE_CONTENT, FILE_KEY, HOLD, Case, CaseData
 from tests.support.api.cases import REFUSALS as OF_TALK
 from tests.support.api.cases import SUCCESSES as TALK
 from tests.support.api.directory_cases import PEOPLE_ELSEWHERE, PEOPLE_REFUSALS, PEOPLE_SUCCESSES, settle
@@ -33,8 +40,9 @@ Draft202012Validator = import_module("jsonschema").Draft202012Validator
 STREAM_TYPE = "text/event-stream; charset=utf-8"
 PROBLEM = {"type", "title", "status", "detail", "code"}
 STILL = ("quiet", "mine", "bobs", "trimmed", "unheard")  # sessions in which nothing goes on by itself
-ELSEWHERE = {(EXECUTE, 409), *PEOPLE_ELSEWHERE}  # have tests of their own
-SUCCESSES, REFUSALS = [*TALK, *PEOPLE_SUCCESSES], [*OF_TALK, *PEOPLE_REFUSALS]
+ELSEWHERE = {(EXECUTE, 409), *PEOPLE_ELSEWHERE, *AUTOMATION_ELSEWHERE}  # have tests of their own
+SUCCESSES = [*TALK, *PEOPLE_SUCCESSES, *AUTOMATION_SUCCESSES]
+REFUSALS = [*OF_TALK, *PEOPLE_REFUSALS, *AUTOMATION_REFUSALS]
 # These tell of a run that has ended, which is no refusal.
 OF_RUNS = ("run_failed", "run_stopped")
 
@@ -48,8 +56,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
 @pytest.fixture(scope="module")
 def world(server: ApiServer) -> CaseData:
     """Sessions in every state that a request can meet."""
-    with server.client() as ann, server.client(server.bob) as bob:
-        for name in ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed"):
+    with server.client() as ann, server.client(server.bob) as bob, server.client(server.admin) as admin:
+        for name in (
+            "mine",
+            "quiet",
+            "idle",
+            "held",
+            "ended",
+            "stopped",
+            "gone",
+            "doomed",
+            "trimmed",
+            "redone",
+            "reworded",
+        ):
             _create(ann, name)
         _create(ann, "asking", agent_name="support")
         _create(bob, "bobs")
@@ -61,6 +81,8 @@ def world(server: ApiServer) -> CaseData:
         server.bus.call(Trim("stream:trimmed", keep=2))
         ann.post("/send", json={"conversation_id": "unheard", "recipient": "chat:unheard", "content": "hm"})
         answered = _say(ann, "mine", "hello", client_message_id="m1")
+        _say(ann, "redone", "hello")
+        reworded = _say(ann, "reworded", "hello")
         for key in ("m1", "m2"):
             assert _say(ann, "failed", "hello", client_message_id=key)["code"] == "run_failed"
         held = _hold(ann, "held", client_message_id="k")
@@ -70,20 +92,29 @@ def world(server: ApiServer) -> CaseData:
             ann.post(f"/api/sdk/session/{name}/stop")
             eventually(lambda name=name: _state(ann, name) == "idle")  # type: ignore[misc]
         asked = _ask(ann, "asking")
+        files = {"file": _upload(ann, FILE_KEY), "doomed_file": _upload(ann), "bobs_file": _upload(bob)}
+        automated = automate(server.bus, ann, bob, admin)
     messages = {
         "asked_call": asked,
         "answered_message": answered["reply_to"],
         "held_message": held,
         "stopped_message": stopped,
+        "reworded_message": reworded["reply_to"],
     }
     sessions = ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed", "bobs", "failed",
-                "unheard", "fresh", "asking")  # fmt: skip
-    return CaseData({**dict(zip(sessions, sessions, strict=True)), **messages})
+                "unheard", "fresh", "asking", "redone", "reworded")  # fmt: skip
+    return CaseData({**dict(zip(sessions, sessions, strict=True)), **messages, **files, **automated})
 
 
 def _create(client: httpx2.Client, name: str, **fields: Any) -> None:
     answer = client.post("/api/sdk/session/create", json={"session_id": name, **fields})
     assert answer.status_code == 200, answer.text
+
+
+def _upload(client: httpx2.Client, headers: dict[str, str] | None = None) -> str:
+    answer = client.post("/api/files", params={"name": "a.txt"}, content=FILE_CONTENT, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["file_id"])
 
 
 def _say(client: httpx2.Client, name: str, text: str, **fields: Any) -> dict[str, Any]:
@@ -187,6 +218,9 @@ def test_a_route_answers_in_its_exact_shape(clients: Clients, world: CaseData, c
     elif "text/event-stream" in promised:
         assert answer.headers["content-type"] == STREAM_TYPE
         check_stream(_frames(answer.text), case)
+    elif OCTET_STREAM in promised:
+        assert answer.content == FILE_CONTENT
+        assert answer.headers["content-disposition"].startswith("attachment")
     else:
         fits(answer.json(), promised["application/json"]["schema"])
 

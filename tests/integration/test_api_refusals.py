@@ -47,6 +47,13 @@ async def test_a_conversation_that_began_with_mail_becomes_a_session(bus: Engine
     assert (after["active_agent_id"], after["scenario_id"]) == ("sales", "default")
 
 
+async def test_a_model_of_a_provider_that_the_team_does_not_use_is_refused(client: httpx2.AsyncClient) -> None:
+    wanted = {"session_id": "s1", "model": "anthropic/claude"}
+
+    assert refusal(await client.post("/api/sdk/session/create", json=wanted)) == (422, "invalid")
+    assert (await client.get("/api/sdk/session/s1")).status_code == 404
+
+
 @pytest.mark.parametrize("path", ["events", "transcript", "stream"])
 async def test_an_invalid_cursor_is_refused(bus: Engine, client: httpx2.AsyncClient, path: str) -> None:
     await create(client)

@@ -14,7 +14,16 @@ from tests.support.redis_server import skip_if_left_out
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180.0
-KEYS = {"api_events_per_s", "api_events_ratio", "message_ratio", "message_ms", "auth_ratio", "auth_ms"}
+KEYS = {
+    "api_events_per_s",
+    "api_events_ratio",
+    "message_ratio",
+    "message_ms",
+    "response_ratio",
+    "response_ms",
+    "auth_ratio",
+    "auth_ms",
+}
 
 
 @pytest.mark.soak

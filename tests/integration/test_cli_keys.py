@@ -77,7 +77,9 @@ def test_erase_needs_confirmation_and_reports_what_it_deleted(process_group: Pro
         "user": "user:ann",
         "keys": [made["id"]],
         "conversations": [sent.conversation_id],
+        "schedules": [],
         "entries": [],
+        "webhooks": [],
         "scrubbed": True,
     }
     assert again.err.startswith("magent2: no API key, conversation or directory entry of 'user:ann'")

@@ -64,6 +64,20 @@ def test_send_reads_stdin_and_answers_as_json(magent2: CommandLine) -> None:
     assert done.json["sent"]["seq"] == 1
 
 
+def test_the_last_message_is_answered_again_or_replaced(magent2: CommandLine) -> None:
+    magent2.run("send", "general", "hello", "-c", "replaced", "--wait")
+
+    again = magent2.run("regenerate", "replaced", "--wait")
+    other = magent2.run("edit", "replaced", "good evening", "--wait", "--json")
+    refused = magent2.run("edit", "replaced", "good night", "--message", "msg-unknown")
+    shown = magent2.run("conversations", "show", "replaced")
+
+    assert (again.code, other.code, refused.code) == (0, 0, 1), f"{again} {other} {refused}"
+    assert "good evening" in other.json["answer"]["text"]
+    assert "is not the one that was answered last" in refused.err
+    assert ("good evening" in shown.out, "hello" in shown.out) == (True, False)
+
+
 def test_the_same_id_sends_once(magent2: CommandLine, client: Client) -> None:
     first = magent2.run("send", "general", "once", "-c", "same", "--id", "order-17", "--json")
     again = magent2.run("send", "general", "once", "-c", "same", "--id", "order-17", "--json")
@@ -274,7 +288,7 @@ def test_doctor_finds_everything_in_order(magent2: CommandLine, server: RunningS
 
     assert done.code == 0, done.out
     assert {by_name[name]["status"] for name in ("python", "data", "token", "bus", "gateway", "agents")} == {"ok"}
-    assert "OPENAI_API_KEY is not set" in by_name["key"]["text"]
+    assert "OPENAI_API_KEY is not set" in by_name["models"]["text"]
 
 
 def test_steer_waits_until_an_agent_has_read_it(magent2: CommandLine, client: Client) -> None:
@@ -301,3 +315,42 @@ async def test_the_asynchronous_client_steers_like_the_synchronous_one(server: R
 
     assert (found.receipt_id, found.waiting) == (steered.receipt_id, 0)
     assert [one.agent_id for one in found.receipts] == ["general"]
+
+
+# --- schedules
+
+
+def test_a_schedule_of_the_command_line_is_answered_by_the_server(magent2: CommandLine, client: Client) -> None:
+    added = magent2.run("schedules", "add", "wake up", "--agent", "general", "--in", "1s", "--id", "alarm")
+    again = magent2.run("schedules", "add", "wake up", "--agent", "general", "--in", "1s", "--id", "alarm", "--json")
+
+    assert (added.code, added.out) == (0, "alarm\n")
+    assert again.json_lines[0]["session_id"] == "schedule-alarm"
+    eventually(lambda: client.schedule("alarm").status == "ended")
+    texts = eventually(lambda: [e.text for e in client.events("schedule-alarm").events if e.kind == "output"])
+    assert texts == ["wake up"]
+    assert "alarm  ended" in magent2.run("schedules", "ls").out
+    shown = magent2.run("schedules", "show", "alarm").out
+    assert "fired" in shown
+    assert "wake up" in shown
+
+
+def test_schedules_are_paused_resumed_run_and_deleted(magent2: CommandLine) -> None:
+    options = ("--agent", "general", "--cron", "0 9 * * 1-5", "--timezone", "Europe/Berlin", "--id", "news")
+    assert magent2.run("schedules", "add", "hello", *options).code == 0
+
+    assert magent2.run("schedules", "pause", "news").err == "paused news\n"
+    assert "paused" in magent2.run("schedules", "ls", "-c", "schedule-news").out
+    assert magent2.run("schedules", "resume", "news").err.startswith("resumed news, next: ")
+    assert "to conversation schedule-news" in magent2.run("schedules", "run", "news").err
+    assert magent2.run("schedules", "rm", "news", "--yes").err == "deleted news\n"
+    assert magent2.run("schedules", "show", "news").code == 1
+
+
+def test_a_wrong_schedule_says_what_to_change(magent2: CommandLine) -> None:
+    both = magent2.run("schedules", "add", "hello", "--agent", "general", "--in", "5m", "--cron", "0 9 * * *")
+    wrong = magent2.run("schedules", "add", "hello", "--agent", "general", "--cron", "0 25 * * *")
+
+    assert (both.code, wrong.code) == (2, 2)
+    assert "exactly one of 'at', 'in' and 'cron'" in both.err
+    assert "Bad hour" in wrong.err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from sysconfig import get_paths
 from zipfile import ZipFile
 
 import pytest
@@ -62,3 +64,44 @@ def test_the_wheel_has_every_file_of_the_package_and_the_page(tmp_path: Path) ->
     assert "magent2/web/index.html" in package
     assert {name for name in packed if ".dist-info/" not in name} == package
     assert "magent2 = magent2.cli.main:main" in commands
+
+
+# --- an installation without the extra for PostgreSQL
+
+
+def installation_without(tmp_path: Path, *left_out: str) -> dict[str, str]:
+    """Variables for a Python that finds this tree and its dependencies, except for these packages."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for entry in Path(get_paths()["purelib"]).iterdir():
+        if not entry.name.startswith(left_out) and entry.suffix != ".pth":
+            (packages / entry.name).symlink_to(entry)
+    return {"PYTHONPATH": f"{ROOT}:{packages}", "PATH": os.environ["PATH"], "MAGENT2_DATA_DIR": str(tmp_path / "data")}
+
+
+def start_on_postgres(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    url = "postgresql://ann:open-sesame@127.0.0.1:1/log"  # pragma: allowlist secret
+    command = ["-m", "magent2.cli", "worker", "--bus", url]
+    return subprocess.run(
+        [sys.executable, "-S", *command], env=variables, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+
+
+def test_without_the_extra_a_postgres_url_is_refused_with_the_line_that_installs_it(tmp_path: Path) -> None:
+    done = start_on_postgres(installation_without(tmp_path, "psycopg"))
+
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'magent2-runtime[postgres]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "open-sesame" not in done.stderr
+
+
+def test_without_libpq_a_postgres_url_is_refused_with_the_same_line(tmp_path: Path) -> None:
+    variables = installation_without(tmp_path, "psycopg_binary", "psycopg_c")
+
+    done = start_on_postgres({**variables, "PSYCOPG_IMPL": "binary"})  # the machine may have a libpq of its own
+
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'magent2-runtime[postgres]'" in done.stderr
+    assert "No module named 'psycopg_binary'" in done.stderr
+    assert "Traceback" not in done.stderr

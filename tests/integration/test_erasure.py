@@ -23,7 +23,7 @@ import redis
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
-from magent2.bus.operations import Append, Delete, Describe, Info, PutBlob, Scrub, SetHead, SweepBlobs, Trim
+from magent2.bus.operations import Append, Delete, Describe, Expire, Info, PutBlob, Scrub, SetHead, SweepBlobs, Trim
 from magent2.bus.records import NewRecord, digest_of
 from magent2.bus.scrub import SCRUB_WITHIN_S
 from magent2.connectors.interface import OutgoingMessage
@@ -38,7 +38,8 @@ from magent2.mail.dead_letters import list_dead_letters, retry_dead_letter
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.run_stream import Event
-from magent2.sessions.store import create_session, routing_id
+from magent2.sessions.files import CHUNK_BYTES, FileLimits, Upload, delete_file, store_inline
+from magent2.sessions.store import create_session, delete_session, routing_id
 from tests.support.api.sessions import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
 from tests.support.forked_processes import ROOT
@@ -300,6 +301,40 @@ def test_an_erased_user_leaves_no_entry_and_no_digest(store: Store) -> None:
     assert [member.user for member in run_sync(bus, find_channel, "lobby").state.members] == ["house", "stays"]
 
 
+async def put_file(log: Log, owner: str, word: str) -> str:
+    """A text of several chunks that has the word at both ends."""
+    upload = Upload(log, FileLimits(), owner, f"{word}.txt")
+    await upload.write(f"{word} {'x' * 2 * CHUNK_BYTES} {word}".encode())
+    return (await upload.finish()).file_id
+
+
+async def cut_file(log: Log, owner: str, word: str) -> None:
+    """An upload that is refused after two chunks."""
+    upload = Upload(log, FileLimits(), owner, f"{word}.txt")
+    await upload.write(f"{word} {'y' * 2 * CHUNK_BYTES}".encode())
+    await upload.abort()
+
+
+def test_files_that_are_deleted_erased_or_refused_leave_no_byte(store: Store) -> None:
+    bus = store.bus
+    gone = [f"{SECRET}{which}" for which in ("erased", "deleted", "inline")]
+    run_sync(bus, put_file, "user:gone", gone[0])
+    deleted = run_sync(bus, put_file, "user:stays", gone[1])
+    run_sync(bus, create_session, "c1", "user:stays")
+    run_sync(bus, store_inline, FileLimits(), "user:stays", "c1", gone[2].encode(), f"{gone[2]}.txt")
+    run_sync(bus, put_file, "user:stays", KEPT)
+    assert store.finds(KEPT, *gone) == [KEPT, *gone]
+
+    run_sync(bus, erase_user, "user:gone")
+    run_sync(bus, delete_file, deleted)
+    run_sync(bus, delete_session, "c1")
+    run_sync(bus, cut_file, "user:stays", f"{SECRET}refused")
+
+    eventually(lambda: not store.finds(*gone, f"{SECRET}refused"), GONE_DEADLINE_S)
+    assert store.finds(KEPT)
+    assert bus.call(SweepBlobs(0, dry_run=True)) == 0
+
+
 def word_of(n: int) -> str:
     return f"{SECRET}{n:04}"
 
@@ -403,6 +438,34 @@ def test_one_scrub_serves_several_deletions(store: Store, caplog: pytest.LogCapt
         scrubs = eventually(lambda: [line for line in caplog.messages if line == "removed deleted content"])
 
     assert len(scrubs) < len(CONVERSATION_NAMES) / 2
+    assert store.finds(KEPT)
+
+
+def scrubs_asked_for(url: str) -> int:
+    """The number of deletions since the last scrub that ask for one."""
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as log:
+            found = log.execute("SELECT value FROM meta WHERE key = 'scrub'").fetchone()
+        return 0 if found is None else int(found[0].split()[0])
+    with psycopg.connect(url) as server:
+        ((requests,),) = server.execute("SELECT requests FROM magent2.scrub").fetchall()
+    return int(requests)
+
+
+@pytest.mark.parametrize(
+    "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)  # on Redis a scrub copies only the inboxes that need it
+def test_retention_asks_for_no_scrub_and_the_next_one_serves_it_too(store: Store) -> None:
+    fill_inbox(store.bus, ("lazy", "asked"), NEIGHBOURS)
+    old = NewRecord("stream:old", {"text": f"{SECRET} of old"})  # without mail: that would be in use
+    store.bus.call(Append(records=(old,), heads=(SetHead("stream:old", {"owner": "user:ann"}),)))
+    eventually(lambda: store.bus.call(Expire("old", idle_s=0.0)))
+    store.bus.call(Delete(conversation_topics("lazy"), "lazy", scrub=False))
+    assert scrubs_asked_for(store.url) == 0
+
+    delete_all(store.bus, ("asked",))
+
+    eventually(lambda: not store.finds(SECRET), GONE_DEADLINE_S)
     assert store.finds(KEPT)
 
 

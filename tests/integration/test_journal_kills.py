@@ -1,5 +1,6 @@
 """Workers killed with SIGKILL before and after every append of a run with parallel tools and a handoff.
 
+The agents have two models, the first of which is down: every answer is that of the second, and names it.
 The next worker repeats no recorded model request and no recorded tool call, and reaches the same result.
 Asking is counted at a real HTTP server, running in a file that the tools write to.
 """
@@ -92,21 +93,23 @@ class Theatre:
         )
 
     def history(self, conversation: str) -> list[Any]:
-        """The history without the names that differ between conversations."""
+        """The history without what differs between conversations: their names, and the size of requests with them."""
         text = json.dumps(sorted_history(self.engine, conversation))
         named = text.replace(run_id_of(AGENT, conversation, f"mail-{conversation}"), "RUN").replace(conversation, "ONE")
         plain: list[Any] = json.loads(re.sub(r"send-[0-9a-f]{32}", "SEND", named))
         for record in plain:
             record.pop("seen", None)
             record.pop("mail", None)
+            record.pop("estimate", None)
         return plain
 
 
 @pytest.fixture
 def theatre(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[Theatre]:
     effects = tmp_path / "effects"
-    with ModelServer(answer) as server:
-        workers = process_group.spawn(CHILD, url=log_url, model_url=server.url, effects=str(effects))
+    with ModelServer(answer) as server, ModelServer(lambda request: Reply(status=503)) as down:
+        urls = {"url": log_url, "model_url": server.url, "down_url": down.url}
+        workers = process_group.spawn(CHILD, **urls, effects=str(effects))
         workers.next_report()
         server.requests.clear()
         yield Theatre(engine, server, workers, effects)
@@ -117,6 +120,7 @@ def test_a_takeover_repeats_nothing_that_is_recorded(theatre: Theatre) -> None:
     assert theatre.work("w-whole")
     whole = theatre.history("whole")
     assert theatre.asked() == list(range(TURNS))
+    assert {record["response"]["model"] for record in whole if record["kind"] == "answer"} == {"scripted"}
     points = 0
 
     for at in range(1, APPENDS_MAX):

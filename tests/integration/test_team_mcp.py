@@ -18,7 +18,6 @@ from magent2.bus.memory import MemoryBus
 from magent2.roster.spec import McpServer, Roster
 from magent2.runner.team.runner import TeamRunner
 from magent2.worker.lane_run import Outcome
-from tests.support import mcp_server
 from tests.support.journaled_runs import CrashingBus, message_contents
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.ports import quiet_port
@@ -42,8 +41,8 @@ def marks(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shelf(marks: Path) -> McpServer:
-    return McpServer("shelf", command=(sys.executable, mcp_server.__file__), env={"MCP_MARKS": str(marks)})
+def shelf(marks: Path, mcp_command: tuple[str, ...]) -> McpServer:
+    return McpServer("shelf", command=mcp_command, env={"MCP_MARKS": str(marks)})
 
 
 def library(shelf: McpServer, *tools: str, mcp: tuple[str, ...] = ()) -> Roster:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Read
 from magent2.runner.team.runner import TeamRunner
 from magent2.sessions.history import AgentSettings
 from magent2.tools.builtins import BuiltinTools
@@ -363,3 +364,42 @@ async def test_the_roster_is_asked_anew_for_each_run(bus: MemoryBus) -> None:
 
     assert [request["instructions"] for request in server.requests] == ["You are the desk.", "You are new here."]
     assert "echo_context" not in tools_in(server.requests[1])
+
+
+# --- options of one message
+
+
+async def test_the_options_of_a_message_reach_the_model_in_its_own_run_only(bus: MemoryBus) -> None:
+    items = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, user("three")]
+    settings = {"temperature": 0.5, "top_p": 0.25, "max_tokens": 99, "reasoning_effort": "low", "verbosity": "high"}
+    options = {"instructions": "Be brief.", "input": items, "model_settings": settings}
+    mail(bus, "shown to people", metadata={"run_options": options})
+    mail(bus, "and then?")
+    with ModelServer([Reply("ok"), Reply("ok")]) as server:
+        async with team(server) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+            assert await work(bus, runner) is Outcome.ANSWERED
+
+    first, second = server.requests
+    assert first["instructions"] == "You are the desk.\n\nBe brief."
+    assert said(first) == ["user: one", "assistant: two", "user: three"]
+    assert (first["temperature"], first["top_p"], first["max_output_tokens"]) == (0.5, 0.25, 99)
+    assert (first["reasoning"], first["text"]["verbosity"]) == ({"effort": "low"}, "high")
+    assert second["instructions"] == "You are the desk."
+    assert said(second) == [*said(first), "assistant: ok", "user: and then?"]
+    assert not {"temperature", "top_p", "max_output_tokens", "reasoning"} & second.keys()
+
+
+async def test_options_that_cannot_be_used_make_the_mail_a_dead_letter(bus: MemoryBus) -> None:
+    mail(bus, "hello", metadata={"run_options": {"colour": "red"}})
+    with ModelServer([]) as server:
+        async with team(server) as runner:
+            assert await work(bus, runner) is Outcome.BURIED
+
+    (letter,) = bus.call(Read("dead:desk")).records
+    assert "run_options.colour" in letter.payload["reason"]
+    assert server.requests == []
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "input_text", "text": text}]}

@@ -16,7 +16,7 @@ from magent2.tools import chat
 from magent2.tools.default_tools import RUN_PYTHON
 from magent2.tools.subagents import NAMES, subagent_tools
 from tests.simulation.blocks import python_tool
-from tests.simulation.calls import BLOCK, SEND, SUBAGENT, TELL, call_ids, kind_of, result_of, turn_of
+from tests.simulation.calls import BLOCK, PICK, SEND, SUBAGENT, TELL, call_ids, kind_of, result_of, turn_of
 from tests.simulation.directory_fixture import send_call, sending_tools
 from tests.simulation.plain_runner import MailFaults
 
@@ -61,8 +61,11 @@ def tool_of(call: str, conversation: str) -> str:
 
 
 def tools_for(envelope: MessageEnvelope) -> list[Any]:
-    """Only the tools that the mail needs, because the SDK starts a task per tool of an agent in every turn."""
-    calls = (call for turn in call_ids(envelope) for call in turn)
+    """Only the tools that the mail needs, because the SDK starts a task per tool of an agent in every turn.
+
+    The tool of the client is not among them: the mail brings it.
+    """
+    calls = (call for turn in call_ids(envelope) for call in turn if kind_of(call) != PICK)
     return [_new_tool(name) for name in dict.fromkeys(tool_of(call, envelope.conversation_id) for call in calls)]
 
 

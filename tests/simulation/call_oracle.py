@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magent2.runner.context import RunContext
 from magent2.tools.subagents import MESSAGE, RESULT, START
-from tests.simulation.calls import BLOCK, PAY, SEND, TELL, WORK, has_bug, kind_of, result_of, start_of, task_of
+from tests.simulation.calls import BLOCK, PAY, PICK, SEND, TELL, WORK, has_bug, kind_of, result_of, start_of, task_of
 from tests.simulation.engine_recorder import EngineRecorder
+from tests.support.small_context import orphans_in
 
 NOT_MADE = "The call was not made:"  # start of the result of a call that was not approved
+NO_OUTPUT = "The call has no result: the client did not send its output in time."
 
 TOOL_FAILED = " failed; the operator's log has the cause (failure id "  # in the result of a call whose tool raised
 
@@ -46,6 +48,15 @@ class CallOracle:
             self.findings.append(f"the model of {context.envelope.id} was not shown {list(missing)} again")
         self._recorder.counts["a steer was shown"] += len(said)
 
+    def check_request(self, context: RunContext, items: Sequence[Mapping[str, Any]]) -> None:
+        """Check that a request has the message that it answers, and of each call its result too."""
+        orphans = orphans_in(items)
+        if orphans:
+            self.findings.append(f"a request of {context.envelope.id} has the orphans {orphans}")
+        said = [str(item.get("content")) for item in items if item.get("role") == "user"]
+        if not any((context.envelope.content or "") in text for text in said):
+            self.findings.append(f"a request of {context.envelope.id} does not have its message")
+
     def check_results(self, context: RunContext, shown: Mapping[str, Any]) -> None:
         """Check that the model is shown the results which the tools have returned."""
         for call, result in shown.items():
@@ -57,6 +68,9 @@ class CallOracle:
         if kind == BLOCK:
             counts["a block has sent" if "[Messages: 2 sent]" in result else "a block has failed"] += 1
             return True
+        if kind == PICK:
+            counts["a client's output was shown"] += result != NO_OUTPUT
+            return result == self._recorder.outputs.get(call, NO_OUTPUT)
         if has_bug(call) and kind in (WORK, TELL, PAY):
             return TOOL_FAILED in result or result.startswith(NOT_MADE)
         if kind == PAY:

@@ -12,6 +12,7 @@ CALLS = "calls"  # metadata of mail: the kinds of calls of each turn but the las
 SUBAGENT = "Kit"  # the agent that others start as a subagent
 
 WORK, TELL, SEND, BLOCK, PAY = "work", "tell", "send", "block", "pay"  # `pay` needs approval
+PICK = "pick"  # a tool that the client brings and runs
 BUG_ONE_IN = 10  # one of so many calls raises an unexpected error
 KINDS = (WORK, TELL, SEND, BLOCK, BLOCK, PAY, PAY)
 SUBAGENT_PLANS = ([[START], [RESULT]], [[START], [MESSAGE, RESULT]], [[START, WORK], [MESSAGE], [RESULT]])
@@ -50,6 +51,11 @@ def result_of(call: str) -> str:
     return f"did {call}"
 
 
+def output_of(call: str, client: str) -> str:
+    """What a client says that its tool has returned."""
+    return f"output of {call} from {client}"
+
+
 def task_of(start: str) -> str:
     return f"task {start}"
 
@@ -57,6 +63,14 @@ def task_of(start: str) -> str:
 def has_bug(call: str) -> bool:
     """Whether the tool of this call raises an unexpected error, in every attempt."""
     return stable_choice(f"bug in {call}", BUG_ONE_IN) == 0
+
+
+MODELS = ("first", "second")  # of the agent of some mail
+
+
+def has_two_models(envelope_id: str) -> bool:
+    """Whether the agent that answers this mail has two models."""
+    return stable_choice(f"models of {envelope_id}", 2) == 0
 
 
 def stable_choice(text: str, sides: int) -> int:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from magent2.bus.log import Log
 from magent2.bus.operations import Describe
 from magent2.bus.retry import retry_call
-from magent2.errors import IdConflict, TopicDeleted
+from magent2.errors import ConversationBusy, IdConflict, TopicDeleted
 from magent2.mail.delivery import SendOptions, deliver
+from magent2.mail.headers import STOP
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.run_options import RUN_OPTIONS
+from magent2.sessions.busy import interrupt_id, post_if_allowed
 from magent2.sessions.store import delete_session
-from magent2.worker.cancellation import STOP
-from tests.simulation.calls import CALLS, KINDS, SUBAGENT_PLANS
+from tests.simulation.calls import CALLS, KINDS, PICK, SUBAGENT_PLANS
+from tests.simulation.directory_fixture import SENDER
 from tests.simulation.engine_recorder import EngineRecorder
 from tests.simulation.faulty_bus import FaultyBus
 from tests.simulation.plain_runner import FAILS, KILLS, REFUSES
@@ -25,14 +28,20 @@ CONVERSATIONS = ("one", "two", "three")
 CLIENTS = 2
 MESSAGES = 6
 STEERS = 0.8  # share of messages to agents that take steers which are followed by one
+INTERRUPTS = 0.15  # share of messages that interrupt the run in progress
+REJECTS = 0.15  # share of messages that only an idle conversation accepts
 STOPS = 0.4  # share of messages that are followed by a stop of the same or another lane
 KILLER = 0.12  # share of worlds with a message that crashes every worker which runs it
+BRINGS_TOOL = 0.35  # share of messages with calls that bring a tool and call it too, in worlds with a model
 STARTS_SUBAGENT = 0.2  # share of messages that make the agent start a subagent
 DELETES = 0.2  # share of worlds in which a conversation is deleted
+WHEN_BUSY = "when_busy"  # metadata field: what the client chose, for the audit
+POSTING = SendOptions()  # of messages that interrupt or may be rejected
 PAUSE_MAX_S = 0.8  # between messages of one client
 STOP_MAX_S = 3.0  # after the message
 STEER_MAX_S = 2.0
 DELETE_MAX_S = 5.0
+OWN_TOOLS = {"tools": [{"name": PICK, "parameters": {"type": "object", "properties": {}}}]}
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,8 @@ class SimulatedClients:
     ) -> None:
         self.sent: list[AcknowledgedMessage] = []
         self.stops: list[AcknowledgedMessage] = []
+        self.rejected: list[AcknowledgedMessage] = []  # messages whose every copy was refused
+        self.interrupts: dict[str, str] = {}  # ids of the stops that interrupting messages bring → those messages
         self._recorder = recorder
         self._rng = rng
         self._agents = agents
@@ -78,7 +89,7 @@ class SimulatedClients:
         bus = self.bus()
         for number in range(client, MESSAGES, CLIENTS):
             await asyncio.sleep(self._rng.uniform(0, PAUSE_MAX_S))
-            envelope = self._envelope(number)
+            envelope = self._with_mode(self._envelope(number))
             if self._rng.random() < STOPS:
                 self._following.append(asyncio.create_task(self._stop(bus, number, envelope)))
             if envelope.recipient.partition(":")[2] in self._hearing and self._rng.random() < STEERS:
@@ -97,14 +108,30 @@ class SimulatedClients:
                 FAILS: self._rng.choice((0, 0, 0, 1, 2)),
                 REFUSES: self._rng.random() < 0.1,
                 KILLS: number == self._poison,
-                CALLS: self._calls(),
+                CALLS: (calls := self._calls()),
+                **({RUN_OPTIONS: OWN_TOOLS} if any(PICK in kinds for kinds in calls) else {}),
             },
         )
+
+    def _with_mode(self, envelope: MessageEnvelope) -> MessageEnvelope:
+        """Choose what the message does to a busy conversation. The sender of an interrupt is as unique as its stop."""
+        chosen = self._rng.random()
+        mode = "interrupt" if chosen < INTERRUPTS else "reject" if chosen < INTERRUPTS + REJECTS else "queue"
+        sender = envelope.sender
+        if mode == "interrupt":
+            stop = interrupt_id(envelope.conversation_id, envelope.id)
+            self.interrupts[stop] = envelope.id
+            sender = f"user:{stop}"
+        metadata = {**envelope.metadata, WHEN_BUSY: mode}
+        return envelope.model_copy(update={"sender": sender, "metadata": metadata})
 
     def _calls(self) -> list[list[str]]:
         if self._rng.random() < STARTS_SUBAGENT:
             return self._rng.choice(SUBAGENT_PLANS)
-        return [self._rng.choices(KINDS, k=self._rng.randint(1, 3)) for _ in range(self._rng.randint(0, 2))]
+        turns = [self._rng.choices(KINDS, k=self._rng.randint(1, 3)) for _ in range(self._rng.randint(0, 2))]
+        if turns and SENDER in self._agents and self._rng.random() < BRINGS_TOOL:
+            self._rng.choice(turns).append(PICK)
+        return turns
 
     async def _steer(self, bus: FaultyBus, number: int, follows: MessageEnvelope) -> None:
         await asyncio.sleep(self._rng.uniform(0, STEER_MAX_S))
@@ -139,13 +166,27 @@ class SimulatedClients:
     async def _send(self, bus: FaultyBus, envelope: MessageEnvelope, sending: SendOptions | None = None) -> bool:
         """Send one to three copies at once; return whether the log has accepted all of them."""
         times = self._rng.choice((1, 1, 2, 3))
-        taken = await asyncio.gather(*(self._deliver(bus, envelope, sending) for _ in range(times)))
+        if envelope.metadata.get(WHEN_BUSY) == "interrupt":
+            self._recorder.begun[interrupt_id(envelope.conversation_id, envelope.id)] = len(self._recorder.arrived)
+        taken = await asyncio.gather(*(self._try(bus, envelope, sending) for _ in range(times)))
+        if None in taken and True in taken:  # a repeat of an accepted message is not refused
+            return await self._deliver(bus, envelope, sending)
+        if None in taken and False not in taken:
+            self._recorder.counts["refused as busy"] += 1
+            self.rejected.append(AcknowledgedMessage.of(envelope))
         return all(taken)
+
+    async def _try(self, bus: FaultyBus, envelope: MessageEnvelope, sending: SendOptions | None) -> bool | None:
+        """Send a copy; return whether it was accepted, or `None` if the conversation was busy."""
+        try:
+            return await self._deliver(bus, envelope, sending)
+        except ConversationBusy:
+            return None
 
     async def _deliver(self, bus: FaultyBus, envelope: MessageEnvelope, sending: SendOptions | None) -> bool:
         await asyncio.sleep(self._rng.choice((0.0, self._rng.uniform(0, PAUSE_MAX_S))))
         try:
-            await retry_call(lambda: deliver(Log(bus), envelope, sending), "client")
+            await retry_call(lambda: self._append(Log(bus), envelope, sending), "client")
         except TopicDeleted:
             self._recorder.counts["sent too late"] += 1
             return False
@@ -155,6 +196,15 @@ class SimulatedClients:
             self._recorder.counts["sent too late"] += 1
             return False
         return True
+
+    async def _append(self, log: Log, envelope: MessageEnvelope, sending: SendOptions | None) -> None:
+        mode = "queue" if sending is not None else envelope.metadata.get(WHEN_BUSY)
+        if mode == "interrupt":
+            await post_if_allowed(log, envelope, POSTING, "interrupt")
+        elif mode == "reject":
+            await post_if_allowed(log, envelope, POSTING, "reject")
+        else:
+            await deliver(log, envelope, sending)
 
     async def _is_deleted(self, bus: FaultyBus, envelope: MessageEnvelope) -> bool:
         state = await retry_call(lambda: bus.acall(Describe((stream_topic(envelope.conversation_id),))), "client")

@@ -31,9 +31,9 @@ from magent2.bus.records import (
     assigned_id,
 )
 from magent2.errors import Fenced
-from magent2.mail.headers import RELAY_JOB, TARGET_ENVELOPE
-from magent2.models.address import SWEEPER, chat_topic, relay_agent
-from magent2.worker.cancellation import STOP
+from magent2.mail.headers import RELAY_JOB, STOP, TARGET_ENVELOPE
+from magent2.models.address import INTERNAL_AGENTS, SWEEPER, chat_topic, relay_agent
+from magent2.sessions.approvals import APPROVE, CALL, OUTPUT
 from magent2.worker.settlement import POSTPONED_S
 from tests.support.audit import whole_log
 from tests.support.engine_wrappers import EngineWrapper
@@ -62,7 +62,9 @@ class EngineRecorder(EngineWrapper):
         self._closed: dict[str, dict[str, int]] = {}  # topics → drafts → seq of the last record that closed them
         self.recorded: set[Step] = set()
         self.decided: dict[Step, str] = {}  # calls that needed approval → the decision
+        self.outputs: dict[str, str] = {}  # calls of clients' tools → the output that was accepted first
         self.on_pause: Callable[[Mapping[str, Any]], None] = lambda pause: None
+        self.on_write: Callable[[Write], None] = lambda write: None
         self.on_note: Callable[[Mapping[str, Any]], None] = lambda note: None  # called for each record of an outbox
         self.trace: list[tuple[float, str, str, int, str]] = []
         self._now = now
@@ -93,6 +95,7 @@ class EngineRecorder(EngineWrapper):
             self._note_delete(operation.conversation)
         elif isinstance(operation, Write):
             self._note_append(operation, answer)
+            self.on_write(operation)
         elif isinstance(operation, Compact) and answer.dropped:
             self._note_compaction(operation.topic, answer.dropped)
         elif isinstance(operation, Trim):
@@ -128,8 +131,8 @@ class EngineRecorder(EngineWrapper):
             before = self._holders.get(lane)
             taken = before is not None and before.worker != claimed.owner.worker
             self._holders[lane] = claimed.owner
-            if lane[0] == SWEEPER:
-                self.counts["a sweep was taken over"] += taken
+            if lane[0] in INTERNAL_AGENTS:
+                self.counts["a sweep was taken over" if lane[0] == SWEEPER else "a schedule was taken over"] += taken
                 continue
             self.counts["a relay took over" if lane[0].startswith(RELAYS) else "taken over"] += taken
             self._note_stop(claimed)
@@ -161,6 +164,7 @@ class EngineRecorder(EngineWrapper):
             self.counts["repeated"] += mail
             self.counts["reply was lost"] += not isinstance(operation, Append)
             return
+        self._note_when_busy(operation)
         for record, seq in zip(operation.records, answer.seqs, strict=False):
             self._note_record(record, seq)
             self._note_mark(record.payload, getattr(operation, "owner", None))
@@ -168,6 +172,32 @@ class EngineRecorder(EngineWrapper):
                 self.on_note(record.payload)
         if isinstance(operation, OwnedAppend | Settle | Later):
             self._note_write(operation)
+
+    def _note_when_busy(self, operation: Write) -> None:
+        """Check an accepted message against what was under way: only an idle conversation accepts one with `reject`.
+
+        A stop that waits is no message, so it does not count. One with `interrupt` brings a stop if its lane has mail,
+        and the stop names the first of it or none.
+        """
+        if not isinstance(operation, Append) or not operation.records[0].topic.startswith("chat:"):
+            return
+        mail = operation.records[0].payload
+        mode = (mail.get("metadata") or {}).get("when_busy")
+        name, conversation = mail.get("id"), str(mail.get("conversation_id"))
+        if mode == "reject":
+            self.counts["accepted by an idle conversation"] += 1
+            waiting = (ref for ref, lane in self.pending.items() if lane == conversation)
+            under_way = [ref for ref in waiting if ref.topic.startswith("chat:")]
+            if under_way:
+                self.unowned_writes.append(f"{name} was to be rejected, and was accepted while {under_way} waited")
+        if mode == "interrupt":
+            head = self._head(str(mail["recipient"]).partition(":")[2], conversation)
+            stops = [one for one in operation.records if one.topic.startswith("control:")]
+            targets = [stop.headers.get(TARGET_ENVELOPE) for stop in stops]
+            self.counts["interrupted"] += bool(targets)
+            first = None if head is None else self.removable[head.topic][head.seq].payload.get("id")
+            if head is not None and targets not in ([None], [first]):
+                self.unowned_writes.append(f"{name} was to interrupt {first}, and its append stops {targets}")
 
     def _note_record(self, record: NewRecord, seq: int) -> None:
         if record.closes is not None:
@@ -177,6 +207,8 @@ class EngineRecorder(EngineWrapper):
                 record.topic, record.payload, record.id or assigned_id(seq), seq, 0, record.headers, record.draft
             )
             self.removable.setdefault(record.topic, {})[seq] = copy
+        if record.payload.get("content") == APPROVE and OUTPUT in record.payload["metadata"]:
+            self.outputs.setdefault(record.payload["metadata"][CALL]["call_id"], record.payload["metadata"][OUTPUT])
         if record.topic in self._inboxes and record.lane is not None:
             ref = MailRef(record.topic, seq)
             self.arrived.setdefault(ref, len(self.arrived))

@@ -12,6 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import ConnectorRegistration
+from magent2.directory.webhooks import Webhook
 from magent2.errors import NotTaken, OutcomeUnknown, TransientError
 from magent2.mail.retry_policy import RetryPolicy
 from tests.simulation.calls import stable_choice
@@ -37,7 +38,9 @@ class FakeReceivers:
 
     def next_failure(self, message: OutgoingMessage) -> Exception | None:
         """The error of this attempt, if any. After `OutcomeUnknown` or a bug the message may have arrived."""
-        if stable_choice(message.key, UNREACHABLE_ONE_IN) == 0:
+        # The key of a notification is random; its run has the same name in every world of a seed.
+        name = message.key if message.notification is None else message.notification["data"]["run_id"]
+        if stable_choice(name, UNREACHABLE_ONE_IN) == 0:
             return TransientError("the receiver is never available")
         fallen = self._rng.random()
         ends = ((AWAY, TransientError), (REFUSED, NotTaken), (LOST + SILENT, OutcomeUnknown), (BUGS, ValueError))
@@ -103,6 +106,7 @@ def relay_maker(
     names: Callable[[], str],
     now_s: Callable[[], float],
     retry: RetryPolicy,
+    configured: Callable[[], Mapping[str, Webhook]],
 ) -> Callable[[Engine], Relay]:
     """Return a function that creates the relays of a process, each with a unique name."""
 
@@ -119,6 +123,7 @@ def relay_maker(
             chance=faults.rng.random,
             now_s=now_s,
             retry=retry,
+            configured=configured,
         )
 
     return make

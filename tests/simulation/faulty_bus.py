@@ -59,7 +59,7 @@ class FaultyBus(EngineWrapper):
         self._rng = rng
         self._on_fault = on_fault
         self._loses_appends = loses_appends
-        self._calls = 0
+        self.calls = 0
         self._awaited: list[asyncio.Future[None]] = []
 
     def count(self, event: str) -> None:
@@ -72,13 +72,13 @@ class FaultyBus(EngineWrapper):
     async def crash(self) -> NoReturn:
         """Crash the process now."""
         self.dead = True
-        self._on_fault(ProcessFault("crash", self._calls, after=True))
+        self._on_fault(ProcessFault("crash", self.calls, after=True))
         await self._never()
         raise AssertionError("a crashed process went on")
 
     async def acall(self, operation: Operation[R]) -> R:
-        self._calls += 1
-        calls = self._calls
+        self.calls += 1
+        calls = self.calls
         await self._pass(self._trigger_fault(calls, after=False))
         self._lose(operation)
         self._raise_bug(operation)

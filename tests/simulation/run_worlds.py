@@ -37,6 +37,10 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "stopped before a word": 0.3,
     "stopped after takeover": 0.4,
     "stop came too late": 0.4,
+    # what messages do to a busy conversation
+    "interrupted": 0.15,
+    "refused as busy": 0.15,
+    "accepted by an idle conversation": 0.2,
     # wall clock
     "clock set forward": 0.3,
     "clock set back": 0.25,
@@ -44,13 +48,16 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "buried after crashes": 0.03,
     "postponed": 0.02,
     # circuits of model providers
-    "deferred": 0.01,
+    "deferred": 0.002,
     # deletion
     "deleted under way": 0.05,
     "sent too late": 0.1,
     # workers that drain
     "drained": 0.35,
     "given back": 0.07,
+    # agents with two models
+    "the next model was asked": 0.12,
+    "a model broke off": 0.01,
     # runs on the SDK
     "worlds with a model": 0.07,
     "an answer was asked for": 0.7,
@@ -67,7 +74,7 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "worlds with a directory": 0.12,
     "arrived outside": 0.3,
     "arrived again": 0.025,
-    "a relay took over": 0.08,
+    "a relay took over": 0.035,
     "outbox: sent": 0.25,
     "outbox: failed": 0.16,
     "outbox: unknown": 0.05,
@@ -78,6 +85,8 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     # histories
     "a snapshot was written": 1.5,
     "a snapshot left runs out": 0.04,
+    # compactions
+    "a summary was asked for": 0.12,
     # approvals
     "paused": 0.06,
     "approved": 0.02,
@@ -85,6 +94,11 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "expired": 0.015,
     "decided already": 0.02,
     "decided elsewhere": 0.02,
+    # budgets
+    "worlds with budgets": 0.04,
+    "a budget was raised": 0.15,
+    # tools of clients
+    "a client's output was shown": 0.03,
     # sweeps
     "worlds with sweeps": 0.3,
     "sweeps": 1.0,

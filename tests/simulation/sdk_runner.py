@@ -10,17 +10,23 @@ from agents import Agent, Model, ModelResponse, TResponseInputItem
 from agents.items import TResponseOutputItem, TResponseStreamEvent
 from agents.testing import assistant_message, function_call
 
+from magent2.errors import ModelRefused, ModelUnavailable
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.demo.model import build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
+from magent2.runner.event_mapping import TEXT_DELTA
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.providers.calls import Candidate
+from magent2.runner.providers.provider import AgentModels
 from magent2.runner.run_stream import RunStream
+from magent2.runner.wrapped_model import WrappedModel
 from magent2.tools.subagents import MESSAGE, RESULT, START
 from tests.simulation.agent_tools import tool_of, tools_for
 from tests.simulation.blocks import code_of
 from tests.simulation.call_oracle import CallOracle
-from tests.simulation.calls import BLOCK, SEND, SUBAGENT, call_ids, kind_of, start_of, task_of
+from tests.simulation.calls import BLOCK, MODELS, SEND, SUBAGENT, call_ids, has_two_models, kind_of, start_of, task_of
+from tests.simulation.compactions import CONTEXT_MAX, is_summary_request, summary_of, told_by_summary
 from tests.simulation.directory_fixture import send_call
 from tests.simulation.plain_runner import MailFaults
 from tests.support.journaled_runs import results_in
@@ -30,6 +36,9 @@ from tests.support.steerable_run import shown_steers
 ANSWER_MAX_S = 200.0  # how long to wait for the result of a subagent; longer than any crash delays it
 EMPTY = build_response(ScriptedText(""), [{}])
 NO_SUBAGENT = "nobody"  # in place of a subagent that could not be started
+
+# Shares of the calls of a first model
+FIRST_DOWN, FIRST_FAILS, FIRST_BREAKS = 0.3, 0.5, 0.6
 
 AlterContext = Callable[[RunContext], RunContext]
 
@@ -56,11 +65,22 @@ class PlannedModel(Model):
     ) -> AsyncIterator[TResponseStreamEvent]:
         asked: list[Any] = input if isinstance(input, list) else []
         await self._faults.bus.checkpoint()
-        shown = results_in(asked)
+        if is_summary_request(system_instructions):
+            self._faults.bus.count("a summary was asked for")
+            text = summary_of(asked, self._context.envelope.id)
+            for event in stream_events(EMPTY.model_copy(update={"output": [assistant_message(text)]})):
+                yield event
+            await self._faults.bus.checkpoint()
+            return
+        self._oracle.check_request(self._context, asked)
+        told = told_by_summary(asked)
+        own = {name: result for name, result in told["results"].items() if name.startswith(self._context.envelope.id)}
+        shown = own | results_in(asked)
         turn = sum(all(name in shown for name in calls) for calls in self._turns)
         self._oracle.check_call(self._context, turn)
         self._oracle.check_results(self._context, shown)
-        self._oracle.check_steers(self._context, [text for _, text in shown_steers(asked)])
+        steers = [{"role": "user", "content": text} for text in told["steers"]]
+        self._oracle.check_steers(self._context, [text for _, text in shown_steers([*steers, *asked])])
         if turn >= self._breaks_at:
             await self._faults.raise_failure(self._context.envelope, self._context)
         for event in stream_events(EMPTY.model_copy(update={"output": self._items(turn, shown)})):
@@ -91,6 +111,38 @@ class PlannedModel(Model):
         return {**child, "timeout_s": ANSWER_MAX_S} if kind == RESULT else {}
 
 
+class FlakyModel(WrappedModel):
+    """The first of two models: sometimes down, sometimes refusing, sometimes breaking off in the middle of its text."""
+
+    def __init__(self, inner: PlannedModel, faults: MailFaults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    async def get_response(self, *rest: Any, **options: Any) -> ModelResponse:
+        raise AssertionError("journalled runs are streamed")
+
+    async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
+        mood = self._faults.rng.random()
+        if mood < FIRST_FAILS:
+            self._faults.bus.count("the next model was asked")
+            raise ModelUnavailable("down") if mood < FIRST_DOWN else ModelRefused("refused")
+        async for event in self._inner.stream_response(*request, **options):
+            yield event
+            if event.type == TEXT_DELTA and mood < FIRST_BREAKS:
+                self._faults.bus.count("a model broke off")
+                raise ModelUnavailable("broken off")
+
+
+class TwoModels(AgentModels):
+    """The two models of an agent. What the first does not answer, the second does."""
+
+    def __init__(self, inner: PlannedModel, faults: MailFaults) -> None:
+        self._both = FlakyModel(inner, faults), inner
+
+    def candidates(self) -> list[Candidate]:
+        return [Candidate(name, (name, ""), model) for name, model in zip(MODELS, self._both, strict=True)]
+
+
 def _started(result: str) -> str:
     found = json.loads(result) if result.startswith("{") else {}
     return str(found.get("subagent_id", NO_SUBAGENT))
@@ -113,6 +165,9 @@ class SdkRunner:
 
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
         known = self._alter_context(context)
-        model = PlannedModel(known, self._faults, self._oracle)
+        planned = PlannedModel(known, self._faults, self._oracle)
+        model = TwoModels(planned, self._faults) if has_two_models(envelope.id) else planned
         agent = Agent[Any](name=context.agent, model=model, tools=tools_for(envelope))
-        return OpenAIAgentsRunner(agent).astream_run(envelope, known)
+        runner = OpenAIAgentsRunner(agent)
+        runner.context_max = CONTEXT_MAX
+        return runner.astream_run(envelope, known)

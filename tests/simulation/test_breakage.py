@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from agents import FunctionTool
 
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import LaneWriter
@@ -24,22 +25,37 @@ from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMes
 from magent2.connectors.outbox import state_record
 from magent2.errors import Magent2Error
 from magent2.mail.addressing import relay_job
+from magent2.mail.conversation_state import has_mail
+from magent2.mail.delivery import SendOptions, deliver
+from magent2.mail.headers import MAIL_SEEN
 from magent2.mail.lane_loop import LaneLoop
 from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.run_options import ClientTool
 from magent2.runner.context import RunContext
 from magent2.runner.journal import agents as journal_agents
-from magent2.runner.journal import tool_calls
+from magent2.runner.journal import metering, options, request_view, tool_calls
+from magent2.runner.journal.journal import Journal
+from magent2.runner.journal.metering import Meter
+from magent2.runner.journal.request_view import CutPoint, RequestLayout
 from magent2.runner.journal.tool_calls import JournalCallWriter
-from magent2.sessions import approvals, store
-from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope
+from magent2.runner.journal.window import RequestWindow
+from magent2.runner.providers import calls
+from magent2.runner.providers.calls import COMPLETED, FallbackModel
+from magent2.sessions import approvals, busy, store
+from magent2.sessions.approvals import Approval, ApprovalDecision, apply_decision, decision_envelope
 from magent2.sessions.history import SendFacts
 from magent2.sessions.message_outcome import MessageOutcome
+from magent2.sessions.usage import budgets as usage_budgets
+from magent2.sessions.usage.budgets import Allowed
 from magent2.tools.interface import CallScope, HeldSend
-from magent2.worker import lane_mail, retry
+from magent2.worker import approvals as worker_approvals
+from magent2.worker import lane_mail, lane_run, retry
 from magent2.worker.control_feed import ControlFeed
 from magent2.worker.retry import QuarantinePlace
-from tests.simulation import clients, fake_connectors, faulty_bus, world
+from magent2.worker.run_events import RunEvents
+from magent2.worker.webhooks import RunReports
+from tests.simulation import approvers, budget_operators, clients, fake_connectors, faulty_bus, world
 from tests.simulation.directory_fixture import SENDER
 from tests.simulation.run_worlds import SEED, run_worlds
 from tests.simulation.world import Breakage, simulate
@@ -57,6 +73,7 @@ JUMPS = 40  # maximum number of clock jumps
 OFTEN = 1.0  # a share that makes the event happen every time
 BUGS_OFTEN = 0.05  # of operations on lanes; right code survives it
 CONNECTOR_BUGS_OFTEN = 0.5  # the relay of every process must meet one
+CROWDED = 20  # worlds with all messages in one conversation
 SEEDS = 100  # a broken guarantee must be found within this many worlds
 
 
@@ -74,6 +91,10 @@ def forget(context: RunContext) -> RunContext:
 
 def forget_results(context: RunContext) -> RunContext:
     return replace(context, run=replace(context.run, tools={}))
+
+
+def forget_compactions(context: RunContext) -> RunContext:
+    return replace(context, run=replace(context.run, compactions=[]))
 
 
 def first_red(breakage: Breakage, seeds: Iterable[int] = range(SEEDS)) -> int | None:
@@ -100,9 +121,29 @@ def test_the_audit_finds_a_broken_engine(engine: Callable[[Engine], Engine]) -> 
     assert first_red(Breakage(engine=engine)) is not None
 
 
-@pytest.mark.parametrize("alter_context", [forget, forget_results])
+@pytest.mark.parametrize("alter_context", [forget, forget_results, forget_compactions])
 def test_the_oracle_finds_a_run_without_its_journal(alter_context: Callable[[RunContext], RunContext]) -> None:
     assert first_red(Breakage(alter_context=alter_context), in_minds()) is not None
+
+
+def test_the_oracle_finds_a_cut_between_a_call_and_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    last_turn = RequestWindow._last_turn
+
+    def one_item_early(*given: Any) -> CutPoint | None:
+        point = last_turn(*given)
+        return point and replace(point, index=point.index - 1)
+
+    monkeypatch.setattr(RequestWindow, "_last_turn", one_item_early)
+    monkeypatch.setattr(request_view, "whole_cuts", lambda items: [True] * (len(items) + 1))
+    monkeypatch.setattr(request_view, "without_orphans", list)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_the_oracle_finds_a_request_without_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RequestLayout, "kept", lambda layout, cut: list(range(cut, len(layout.items))))
+
+    assert first_red(Breakage(), in_minds()) is not None
 
 
 def test_the_audit_finds_a_worker_that_applies_commands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +175,42 @@ def test_the_audit_finds_delays_that_are_measured_by_the_wall_clock(monkeypatch:
     monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
 
     assert first_red(Breakage()) is not None
+
+
+# --- agents with two models
+
+
+class FallsBackLate(FallbackModel):
+    """Asks the next model even if something of an answer is visible."""
+
+    async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[Any]:
+        for candidate in self._candidates:
+            try:
+                async for event in candidate.model.stream_response(*request, **options):
+                    if event.type == COMPLETED:
+                        event.response.model = candidate.name
+                    yield event
+                return
+            except Magent2Error:
+                if candidate is self._candidates[-1]:
+                    raise
+
+
+class NamesNoModel(FallbackModel):
+    """Does not say which model has answered."""
+
+    async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[Any]:
+        async for event in super().stream_response(*request, **options):
+            if event.type == COMPLETED:
+                event.response.model = ""
+            yield event
+
+
+@pytest.mark.parametrize("broken", [FallsBackLate, NamesNoModel])
+def test_the_audit_finds_a_broken_fall_back(monkeypatch: pytest.MonkeyPatch, broken: type[FallbackModel]) -> None:
+    monkeypatch.setattr(calls, "FallbackModel", broken)
+
+    assert first_red(Breakage(), in_minds()) is not None
 
 
 # --- suspected mail
@@ -208,10 +285,10 @@ def test_the_audit_finds_a_relay_that_marks_an_unknown_outcome_as_dead(monkeypat
 
 
 def test_the_audit_finds_messages_that_are_given_up_without_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    def say_nothing(message: OutgoingMessage, decision: GiveUpDelivery) -> NewRecord:
-        return NewRecord("stream:elsewhere", {"event": "error"})
+    def say_nothing(message: OutgoingMessage, decision: GiveUpDelivery) -> tuple[NewRecord, ...]:
+        return ()
 
-    monkeypatch.setattr(attempt, "failure_event", say_nothing)
+    monkeypatch.setattr(attempt, "failure_events", say_nothing)
 
     assert first_red(Breakage(), in_towns()) is not None
 
@@ -300,12 +377,51 @@ def test_the_oracle_finds_a_rejected_call_that_is_made(monkeypatch: pytest.Monke
 
 def test_the_audit_finds_two_decisions_on_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def sign(
-        conversation: str, approval: Approval, decision: ApprovalDecision, by: str, reason: str | None
+        conversation: str,
+        approval: Approval,
+        decision: ApprovalDecision,
+        by: str,
+        reason: str | None,
+        output: object = None,
     ) -> MessageEnvelope:
-        letter = decision_envelope(conversation, approval, decision, by, reason)
+        letter = decision_envelope(conversation, approval, decision, by, reason, output)
         return letter.model_copy(update={"id": f"{letter.id}-{by}"})
 
     monkeypatch.setattr(approvals, "decision_envelope", sign)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+# --- tools of clients
+
+
+def test_the_audit_finds_two_outputs_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def take_any(log: Log, conversation: str, call: Approval, output: object, by: str) -> Approval:
+        letter = decision_envelope(conversation, call, "approve", by, None, output)
+        await deliver(log, letter.model_copy(update={"id": f"{letter.id}-{by}"}))
+        return apply_decision(call, letter.model_dump())
+
+    monkeypatch.setattr(approvers, "answer_call", take_any)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_the_audit_finds_an_output_that_does_not_reach_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(worker_approvals, "apply_decision", lambda *given: replace(apply_decision(*given), output=None))
+    monkeypatch.setattr(options, "find_output", find_nothing)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_the_oracle_finds_a_run_that_does_not_wait_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_on(tool: ClientTool, journal: Journal) -> FunctionTool:
+        return replace(client_tool(tool, journal), needs_approval=False)
+
+    client_tool = options._client_tool
+    monkeypatch.setattr(options, "_client_tool", go_on)
 
     assert first_red(Breakage(), in_minds()) is not None
 
@@ -383,3 +499,146 @@ def test_the_audit_finds_a_writer_that_dies_in_silence(monkeypatch: pytest.Monke
     monkeypatch.setattr(LaneWriter, "_fail", die)
 
     assert first_red(Breakage()) is not None
+
+
+# --- messages to a busy conversation
+
+
+async def _find_idle(*_: Any) -> bool:
+    return False
+
+
+async def _unconditional(log: Log, conversation: str, _state: object) -> tuple[bool, tuple[()]]:
+    return await has_mail(log, conversation), ()
+
+
+async def _all_mail(_log: Log, _agent: str, _target: str | None = None) -> dict[str, Any]:
+    """Headers of a stop that was sent as if its sender had seen all mail, that which comes later too."""
+    return {MAIL_SEEN: 2**40}
+
+
+async def _no_stop(*_: Any) -> tuple[()]:
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("has_mail", _find_idle),
+        ("read_busy", _unconditional),
+        ("stop_headers", _all_mail),
+        ("_stop_records", _no_stop),
+        ("run_unchanged", lambda *_: ()),
+    ],
+)
+def test_the_audit_finds_a_broken_rule_for_busy_conversations(
+    name: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd(monkeypatch)
+    monkeypatch.setattr(busy, name, broken)
+
+    assert first_red(Breakage()) is not None
+
+
+def crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send all messages to one conversation, many at the same time. It is busy most of the time and never deleted.
+
+    No message makes its agent active: otherwise the condition that nobody else has done so would hide that others are
+    missing, and two messages would never be accepted by the same idle conversation.
+    """
+    monkeypatch.setattr(clients, "POSTING", SendOptions(activates=False))
+    monkeypatch.setattr(clients, "PAUSE_MAX_S", 0.0)
+    monkeypatch.setattr(clients, "CLIENTS", 6)
+    monkeypatch.setattr(clients, "MESSAGES", 24)
+    monkeypatch.setattr(clients, "DELETES", 0.0)
+    monkeypatch.setattr(clients, "INTERRUPTS", 0.5)
+    monkeypatch.setattr(clients, "REJECTS", 0.5)
+    monkeypatch.setattr(clients, "CONVERSATIONS", ("one",) * 3)
+
+
+def test_right_code_survives_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd(monkeypatch)
+
+    assert first_red(Breakage(), range(CROWDED)) is None
+
+
+# --- budgets
+
+
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every world with a model small budgets, for which its runs compete."""
+    monkeypatch.setattr(budget_operators, "LIMITED", OFTEN)
+    monkeypatch.setattr(budget_operators, "DAY_CALLS_MIN", 2)
+    monkeypatch.setattr(budget_operators, "DAY_CALLS_MAX", 4)
+    monkeypatch.setattr(budget_operators, "RAISE_MAX", 1)
+
+
+def test_the_audit_finds_reservations_that_do_not_depend_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    tight(monkeypatch)
+    commit = Journal.commit
+
+    async def regardless(self: Journal, *records: NewRecord, **options: Any) -> None:
+        if any(record.payload.get("kind") == "reserve" for record in records):
+            options["conditions"] = ()
+        await commit(self, *records, **options)
+
+    monkeypatch.setattr(Journal, "commit", regardless)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_the_audit_finds_a_run_that_does_not_ask_for_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    tight(monkeypatch)
+    monkeypatch.setattr(metering, "decide", lambda *facts: Allowed())
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_the_audit_finds_usage_outside_the_append_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Meter, "spent", lambda *facts: [])
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_the_audit_finds_runs_that_nobody_wakes_when_a_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_budgets, "_wake_records", lambda runs: [])
+    tight(monkeypatch)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+# --- webhooks
+
+
+def a_webhook_is_wrong() -> bool:
+    """Whether the audit of webhooks finds something in one of the worlds."""
+    return any(finding.startswith("webhook:") for seed in in_towns() for finding in simulate(seed).findings)
+
+
+def test_the_audit_finds_ends_of_runs_that_a_worker_reports_in_an_append_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker may die between the two, and what it says first may not come true."""
+
+    class Apart(RunReports):
+        def run_ended(self, events: RunEvents, status: Any) -> tuple[NewRecord, ...]:
+            records = super().run_ended(events, status)
+            if records:
+                webhooks = self._webhooks
+                assert webhooks is not None
+                webhooks._bus.call(Append(records=records))
+            return ()
+
+    monkeypatch.setattr(lane_run, "RunReports", Apart)
+
+    assert a_webhook_is_wrong()
+
+
+def test_the_audit_finds_pauses_that_are_not_reported_after_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(RunReports):
+        def approval_requested(self, events: RunEvents, *more: Any) -> tuple[NewRecord, ...]:
+            return () if events.attempt > 1 else super().approval_requested(events, *more)
+
+    monkeypatch.setattr(lane_run, "RunReports", Forgetful)
+
+    assert a_webhook_is_wrong()

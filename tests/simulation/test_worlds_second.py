@@ -1,4 +1,4 @@
-"""The second half of the worlds. Two files, so that two test processes can share the work."""
+"""The second half of the worlds. Two files, so that test processes can share the work."""
 
 from __future__ import annotations
 

@@ -16,11 +16,14 @@ from magent2.bus.retention import RetentionPolicy, TopicRetention
 from magent2.connectors.relay import running_relay
 from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.address import relay_agent
+from magent2.runner.providers import model_info
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from tests.simulation.approvers import APPROVAL_MAX_S, Approvers
+from tests.simulation.budget_operators import BudgetOperators
 from tests.simulation.call_oracle import CallOracle
 from tests.simulation.clients import SimulatedClients
+from tests.simulation.compactions import compacted_runs
 from tests.simulation.directory_fixture import CONNECTORS, populate_directory
 from tests.simulation.engine_recorder import EngineRecorder
 from tests.simulation.fake_connectors import FakeReceivers, relay_maker
@@ -31,8 +34,11 @@ from tests.simulation.preloaded_bus import PreloadedBus, database_image, leave_e
 from tests.simulation.sdk_runner import AlterContext, SdkRunner
 from tests.simulation.small_histories import small_histories
 from tests.simulation.virtual_loop import LoopClock, VirtualLoop, run_on_virtual_loop
+from tests.simulation.webhook_audit import WEBHOOK, configured
 from tests.simulation.world_audit import AuditInput, world_findings
 from tests.simulation.world_kind import PLAIN_AGENTS, SDK_AGENTS, WorldKind
+
+model_info.load()  # otherwise the first run would load it on a thread, which a virtual loop does not wait for
 
 WORKERS = 2
 FAULTS_MAX = 4
@@ -93,11 +99,14 @@ class World:
         self.rng = random.Random(f"world {seed}")
         self.agents, self.with_directory = kind.agents, kind.with_directory
         self._lease_s = DIRECTORY_LEASE_S if kind.with_directory else LEASE_S
-        self.recorder = EngineRecorder(breakage.engine(bus), loop.time, (*self.agents, *map(relay_agent, CONNECTORS)))
+        self.recorder = EngineRecorder(
+            breakage.engine(bus), loop.time, (*self.agents, *map(relay_agent, (*CONNECTORS, WEBHOOK.connector)))
+        )
         self.oracle = CallOracle(self.recorder)
         self.clients = SimulatedClients(self.recorder, self.rng, kind.written_to, SDK_AGENTS)
         self.approvers = Approvers(self.recorder, self.rng, self.clients.bus)
         self.operators = OutboxOperators(self.recorder, self.rng, self.clients.bus)
+        self.treasury = BudgetOperators(seed, bool(set(SDK_AGENTS) & set(kind.agents)), self.recorder, self.clients.bus)
         self.receivers = FakeReceivers(self.recorder.counts, self.rng)
         self.recorder.on_pause, self.recorder.on_note = self.approvers.ask, self.receivers.note
         self._loop = loop
@@ -117,6 +126,7 @@ class World:
         for _ in range(WORKERS):
             self._hire()
         self._plan_events()
+        raising = asyncio.create_task(self.treasury.run())
         findings: list[str] = []
         try:
             async with asyncio.timeout(WORLD_MAX_S):
@@ -125,10 +135,12 @@ class World:
                 await self._resolve_open_items()
         except Exception as error:  # noqa: BLE001  any error of a client is a finding
             findings.append(f"a client failed: {error!r}")
+        findings += [f"the operator of budgets failed: {raising.exception()!r}"] if _failed(raising) else []
+        raising.cancel()
         await self._drain_all()
         findings += [f"a worker failed: {task.exception()!r}" for task in self._tasks() if _failed(task)]
         findings += [f"the loop was told: {context}" for context in self._loop.failures]
-        findings += [*self.oracle.findings, *self.approvers.failures]
+        findings += [*self.oracle.findings, *self.approvers.failures, *self.treasury.findings]
         findings += world_findings(self._audit_input())
         self._end()
         return SimulationResult(findings, self.recorder.counts, self.recorder.trace)
@@ -158,7 +170,10 @@ class World:
             chance=self.rng.random,
         )
         service.retention = self._retention
-        service.now_ms = self._clock.wall_ms
+        if self.with_directory:
+            service.webhooks.configured = configured
+        service.now_ms = service.budgets.now_ms = self._clock.wall_ms
+        service.budgets.configured = lambda: self.treasury.configured
         service.approval_max_s = APPROVAL_MAX_S
         self._workers.append(WorkerProcess(service, bus, asyncio.create_task(self._serve(service, faults))))
 
@@ -168,7 +183,9 @@ class World:
             await service.run()
             return
         names, clock = (lambda: f"relay-{next(self._relays)}"), self._clock
-        make = relay_maker(faults, self.receivers, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000, DELIVERY_RETRY)
+        make = relay_maker(
+            faults, self.receivers, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000, DELIVERY_RETRY, configured
+        )
         async with running_relay(faults.bus, make):
             await service.run()
 
@@ -260,6 +277,7 @@ class World:
             self.receivers,
             self.agents,
             self.with_directory,
+            self.treasury.configured,
         )
 
 
@@ -273,7 +291,7 @@ def simulate(seed: int, breakage: Breakage | None = None) -> SimulationResult:
     clock, kind = LoopClock(loop), WorldKind.of(seed)
     bus = PreloadedBus(database_image(populate_directory if kind.with_directory else leave_empty), clock)
     try:
-        with small_histories() if seed % 2 else nullcontext():
+        with compacted_runs(), small_histories() if seed % 2 else nullcontext():
             return run_on_virtual_loop(loop, World(seed, kind, loop, bus, clock, breakage or Breakage()).run())
     finally:
         bus.close()

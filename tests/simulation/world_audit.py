@@ -22,8 +22,10 @@ from magent2.models.address import (
     relay_agent,
     stream_topic,
 )
+from magent2.models.budgets import Budgets
 from tests.simulation.approvers import Approvers
 from tests.simulation.blocks import Posted
+from tests.simulation.budget_operators import usage_findings
 from tests.simulation.calls import SUBAGENT
 from tests.simulation.clients import CONVERSATIONS, AcknowledgedMessage, SimulatedClients
 from tests.simulation.directory_fixture import CHANNEL, CHANNEL_LOG, CHAT, CONNECTORS, OUTBOX
@@ -34,6 +36,7 @@ from tests.simulation.outbox_audit import outbox_findings
 from tests.simulation.outbox_operators import OutboxOperators
 from tests.simulation.small_histories import history_findings
 from tests.simulation.subagent_audit import orphan_findings, subagent_findings
+from tests.simulation.webhook_audit import WEBHOOK, webhook_findings
 from tests.support.audit import sequence_findings, whole_log
 
 Logs = Mapping[str, Sequence[Record]]
@@ -50,6 +53,7 @@ class AuditInput:
     receivers: FakeReceivers
     agents: Sequence[str]
     with_directory: bool
+    budgets: Budgets
 
     @property
     def kept(self) -> list[str]:
@@ -64,14 +68,19 @@ def world_findings(scene: AuditInput) -> list[str]:
     findings += _ledger_findings(scene)
     findings += _accepted_findings(clients.sent, logs, scene.agents)
     findings += _letter_findings(logs, scene.agents)
+    findings += _busy_findings(scene, logs)
     for name in recorder.deleted:
         findings += [*_deleted_findings(name, logs, scene.agents), *orphan_findings(name, logs)]
-    findings += _receipt_findings([stop for stop in clients.stops if stop.conversation in scene.kept], logs)
+    findings += _receipt_findings(
+        [stop.id for stop in clients.stops if stop.conversation in scene.kept] + _interrupts(scene, logs), logs
+    )
     findings += _lane_findings(scene, logs)
     for name in scene.kept:
         findings += history_findings(recorder.inner, name, logs[history_topic(name)])
+    findings += usage_findings(recorder.inner, scene.kept, logs, scene.budgets)
     if scene.with_directory:
         findings += outbox_findings(logs, scene.receivers, scene.operators.queued)
+        findings += webhook_findings(logs, scene.receivers, scene.recorder.deleted)
     if SUBAGENT in scene.agents:
         findings += [f"{name}: {finding}" for name in scene.kept for finding in subagent_findings(name, logs)]
     return findings
@@ -109,7 +118,11 @@ def _number_findings(scene: AuditInput, logs: Logs) -> list[str]:
 
 
 def _of_connectors() -> list[str]:
-    return [topic for name in CONNECTORS for topic in (outbox_topic(name), chat_topic(relay_agent(name)))]
+    return [
+        topic
+        for name in (*CONNECTORS, WEBHOOK.connector)
+        for topic in (outbox_topic(name), chat_topic(relay_agent(name)))
+    ]
 
 
 def _read(scene: AuditInput) -> dict[str, list[Record]]:
@@ -155,20 +168,27 @@ def _lane_findings(scene: AuditInput, logs: Logs) -> Iterator[str]:
 def _ledger_findings(scene: AuditInput) -> list[str]:
     """Workers wrote only to lanes that they owned; no mail was settled twice or is left."""
     recorder = scene.recorder
-    agents = [*scene.agents, *(map(relay_agent, CONNECTORS) if scene.with_directory else ())]
+    agents = [*scene.agents, *(map(relay_agent, (*CONNECTORS, WEBHOOK.connector)) if scene.with_directory else ())]
     twice = [f"{ref.topic} {ref.seq} was settled by {len(by)}" for ref, by in recorder.settled.items() if len(by) > 1]
     left = [f"left over: {lane}" for agent in agents for lane in recorder.inner.call(Lanes(agent))]
     never = [f"{ref.topic} {ref.seq} was never settled" for ref in recorder.pending]
     return [*recorder.unowned_writes, *twice, *left, *never]
 
 
-def _receipt_findings(stops: Sequence[AcknowledgedMessage], logs: Logs) -> Iterator[str]:
+def _interrupts(scene: AuditInput, logs: Logs) -> list[str]:
+    """The stops that interrupting messages have brought."""
+    commands = [record.payload for agent in scene.agents for record in logs[control_topic(agent)] if record.payload]
+    kept = [command for command in commands if command["conversation_id"] in scene.kept]
+    return [str(command["id"]) for command in kept if command["id"] in scene.clients.interrupts]
+
+
+def _receipt_findings(stops: Sequence[str], logs: Logs) -> Iterator[str]:
     """Every acknowledged stop has one receipt."""
     events = [record.payload for name in CONVERSATIONS for record in logs[stream_topic(name)]]
     told = Counter(message["id"] for event in events for message in event.get("messages", ()))
     for stop in stops:
-        if told[stop.id] != 1:
-            yield f"the stop {stop.id} has {told[stop.id]} receipts"
+        if told[stop] != 1:
+            yield f"the stop {stop} has {told[stop]} receipts"
 
 
 def _accepted_findings(sent: Sequence[AcknowledgedMessage], logs: Logs, agents: Sequence[str]) -> Iterator[str]:
@@ -177,6 +197,18 @@ def _accepted_findings(sent: Sequence[AcknowledgedMessage], logs: Logs, agents: 
         times = arrived[inbox_id(message.conversation, message.id)]
         if times != 1:
             yield f"{message.id} was acknowledged and is in the inboxes {times} times"
+
+
+def _busy_findings(scene: AuditInput, logs: Logs) -> Iterator[str]:
+    """A rejected message is nowhere, and an interrupting message was not stopped by the stop that it brought."""
+    arrived = {record.id for records in logs.values() for record in records}
+    for message in scene.clients.rejected:
+        if message.id in arrived or inbox_id(message.conversation, message.id) in arrived:
+            yield f"{message.id} was rejected and is on the log"
+    for record in (record for name in scene.kept for record in logs[stream_topic(name)]):
+        stop = str(record.payload.get("reason")).removeprefix("stopped by user:")
+        if scene.clients.interrupts.get(stop, "") == record.payload.get("envelope_id"):
+            yield f"{record.payload['envelope_id']} was stopped by the stop that it brought"
 
 
 def _letter_findings(logs: Logs, agents: Sequence[str]) -> Iterator[str]:

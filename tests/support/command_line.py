@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from magent2.client import Client
 from magent2.token import TokenFile
-from tests.support.forked_processes import PYCACHE, start_module
+from tests.support.forked_processes import PYCACHE, ROOT, start_module
 from tests.support.http_client.service import answers_at
 from tests.support.ports import quiet_port
 from tests.support.processes import Child, ProcessGroup
@@ -49,9 +49,10 @@ class Done:
 
 
 class CommandLine:
-    """Runs commands with the settings of the test and no others."""
+    """Runs commands with the settings of the test and no others, in the folder of the project or in `folder`."""
 
-    def __init__(self, data_dir: Path, **variables: str) -> None:
+    def __init__(self, data_dir: Path, *, folder: Path | str = ROOT, **variables: str) -> None:
+        self._folder = Path(folder)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         self.variables = {
             **kept,
@@ -111,7 +112,9 @@ class CommandLine:
         module: str = "magent2.cli",
     ) -> subprocess.Popen[str]:
         given = {**self.variables, **variables}
-        process = start_module(module, arguments, given, text=True, cold=cold, own_session=own_session)
+        process = start_module(
+            module, arguments, given, folder=self._folder, text=True, cold=cold, own_session=own_session
+        )
         self._started.append(process)
         return process
 

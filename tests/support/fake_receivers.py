@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
 from magent2.directory.connectors import Capabilities
@@ -114,3 +116,29 @@ async def webhook_receiver() -> AsyncIterator[WebhookReceiver]:
     finally:
         server.close()
         await server.wait_closed()
+
+
+@contextmanager
+def webhook_server() -> Iterator[WebhookReceiver]:
+    """A receiver on threads, for tests that block. It answers every POST with 200."""
+    receiver = WebhookReceiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            receiver.posts.append(ReceivedPost(headers, self.rfile.read(int(headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name of the base class
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        receiver.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield receiver
+        finally:
+            server.shutdown()
+            thread.join()

@@ -31,6 +31,9 @@ HEAVY = (
     "magent2.runner.team.runner",
     "magent2.connectors.relay",
     "magent2.worker.team_selection",
+    "mcp.server.mcpserver",
+    "platformdirs",
+    "uvloop",
     "tests.support.worker_fixture",
 )
 REQUEST_MAX_BYTES = 200_000
@@ -71,6 +74,21 @@ def _is_new(asker: socket.socket) -> bool:
     return not between
 
 
+def build_once() -> None:
+    """Build what every process builds at its first use: types of the model client, and schemas of the gateway's routes.
+
+    That takes a server as long as the rest of its start.
+    """
+    from magent2.bus.memory import MemoryBus
+    from magent2.gateway.app import create_app
+    from magent2.runner.model_client import import_model_client
+
+    import_model_client()
+    bus = MemoryBus()
+    create_app(bus)
+    bus.close()
+
+
 def become(job: dict[str, Any]) -> None:
     """Set up the files, directory, environment and arguments of the job."""
     while os.getppid() != job["parent"]:  # the process in between has not exited yet
@@ -94,6 +112,8 @@ def main() -> str:
     with socket.socket(fileno=int(sys.argv[1])) as asker:
         for name in HEAVY:
             import_module(name)
+        import_module("magent2.runner.providers.model_info").load()  # prices, which take 0.4 s
+        build_once()
         assert threading.active_count() == 1, threading.enumerate()  # a fork with other threads is unsafe
         gc.freeze()
         job = next_job(asker)

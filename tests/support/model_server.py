@@ -1,9 +1,10 @@
-"""A small real model server: HTTP over a socket, the streaming Responses API, scripted answers.
+"""A small real model server: HTTP over a socket, streaming APIs of models, scripted answers.
 
     with ModelServer([Reply("Hello there")]) as server:
         client = AsyncOpenAI(base_url=server.url, api_key="any", max_retries=0)
 
-It records its requests. Connections are kept alive as real servers do, with one thread each.
+It has the Responses API. `apis` names others: `chat` (chat completions) and `anthropic` (messages). It records its
+requests. Connections are kept alive as real servers do, with one thread each.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from tests.support.model_protocols import anthropic_events, arguments_of, chat_chunks
 from tests.support.waiting import eventually
 
 GATE_TIMEOUT_S = 30.0  # a test that never opens its gate fails, it does not hang
 
 Json: TypeAlias = dict[str, Any]
 
+PATHS = {"responses": "/v1/responses", "chat": "/v1/chat/completions", "anthropic": "/v1/messages"}
+
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call of the model. Arguments that are text are sent as they are."""
+    """A tool call of the model. Arguments that are text are sent as they are. `status` is that of its item."""
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     id: str = "call-1"
+    status: str = "completed"
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,12 @@ class Reply:
     `break_after`  cut the connection after so many tokens.
     `end_after`    end the stream after so many tokens as if all were well, but without `response.completed`.
     `fail_after`   after so many tokens report `response.failed`.
+    `cut_off`      the answer ends where its limit of tokens is reached: `response.incomplete`, `finish_reason: length`.
+    `filtered`     the filter of the provider ends the answer there: reason or `finish_reason` `content_filter`.
     `pause_s`      between two tokens.
     `gate`         hold back every token after the first until the gate opens.
+    `silent`       hold back the whole answer until the event is set: a server that hangs.
+    `refusal`      a text with which the model refuses, in place of an answer.
     """
 
     text: str = ""
@@ -60,13 +69,24 @@ class Reply:
     break_after: int | None = None
     end_after: int | None = None
     fail_after: int | None = None
+    cut_off: bool = False
+    filtered: bool = False
     pause_s: float = 0.0
     gate: threading.Event | None = None
+    silent: threading.Event | None = None
     usage: tuple[int, int] = (7, 5)
+    refusal: str = ""
 
     @property
     def tokens(self) -> list[str]:
         return re.findall(r"\S+\s*|\s+", self.text)
+
+    def wait(self, sent: int) -> None:
+        """Wait before the next token, of which `sent` were sent."""
+        if sent and self.gate is not None:
+            self.gate.wait(GATE_TIMEOUT_S)
+        if sent and self.pause_s:
+            time.sleep(self.pause_s)
 
 
 Answer: TypeAlias = Callable[[Json], Reply]
@@ -75,8 +95,11 @@ Answer: TypeAlias = Callable[[Json], Reply]
 class ModelServer:
     """Answers the n-th request with the n-th reply, or each with what a function says."""
 
-    def __init__(self, replies: Iterable[Reply] | Answer) -> None:
+    def __init__(self, replies: Iterable[Reply] | Answer, apis: Sequence[str] = ("responses",)) -> None:
         self.requests: list[Json] = []
+        self.headers: list[Mapping[str, str]] = []  # of each request
+        self.not_found: list[str] = []  # paths of requests for an API that it does not have
+        self.paths = {PATHS[api] for api in apis}
         self.hung_up = threading.Event()  # a client went away in the middle of an answer
         self._answer = replies if callable(replies) else None
         self._replies = iter(()) if callable(replies) else iter(list(replies))
@@ -110,9 +133,15 @@ class ModelServer:
             last.recv(1)
         eventually(lambda: not self._http.connections)
 
-    def take(self, request: Json) -> Reply:
+    @property
+    def root(self) -> str:
+        """The address without the version, which clients of Anthropic add themselves."""
+        return self.url.removesuffix("/v1")
+
+    def take(self, request: Json, headers: Mapping[str, str]) -> Reply:
         with self._lock:
             self.requests.append(request)
+            self.headers.append(headers)
             if self._answer is not None:
                 return self._answer(request)
             return next(self._replies, Reply(status=400, text="no more replies are scripted"))
@@ -147,13 +176,29 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        reply = self.server.model.take(request)
-        if not self.path.endswith("/responses"):
-            self._send_error(404, f"no such path: {self.path}")
-        elif reply.status != 200:
+        path = self.path.partition("?")[0]
+        if path not in self.server.model.paths:
+            self.server.model.not_found.append(path)
+            self._send_error(404, f"no such path: {path}")
+            return
+        reply = self.server.model.take(request, {name.lower(): value for name, value in self.headers.items()})
+        if reply.silent is not None:
+            reply.silent.wait(GATE_TIMEOUT_S)
+        if reply.status != 200:
             self._send_error(reply.status, reply.text or "scripted failure", reply.ask_again, reply.retry_after)
         else:
-            self._stream(reply)
+            self._stream(reply, self._events(path, reply, request))
+
+    def _events(self, path: str, reply: Reply, request: Json) -> Iterator[str]:
+        """The lines of the stream."""
+        if path == PATHS["chat"]:
+            yield from (f"data: {data}\n\n" for data in chat_chunks(reply, request))
+        elif path == PATHS["anthropic"]:
+            for event in anthropic_events(reply, request):
+                yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+        else:
+            for number, event in enumerate(stream_events(reply)):
+                yield f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
 
     def _send_error(self, status: int, message: str, ask_again: bool = False, retry_after: str | None = None) -> None:
         body = json.dumps({"error": {"message": message, "type": "scripted", "code": None, "param": None}}).encode()
@@ -166,14 +211,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, reply: Reply) -> None:
+    def _stream(self, reply: Reply, lines: Iterator[str]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
-            for number, event in enumerate(stream_events(reply)):
-                self._chunk(f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n")
+            for line in lines:
+                self._chunk(line)
             if reply.break_after is None:
                 self._chunk("")
                 return
@@ -208,23 +253,26 @@ def stream_events(reply: Reply) -> Iterator[Json]:
                 failed = {**_response(reply, "failed", []), "error": {"code": "server_error", "message": "scripted"}}
                 yield {"type": "response.failed", "response": failed}
                 return
-            _wait(reply, sent)
+            reply.wait(sent)
             yield {"type": "response.output_text.delta", "delta": token, "logprobs": [], **_place(place)}
         output.append(_message(reply.text))
         yield {"type": "response.output_item.done", "output_index": place, "item": output[-1]}
+    if reply.refusal:
+        item = {**_message(""), "content": [{"type": "refusal", "refusal": reply.refusal}]}
+        yield {"type": "response.output_item.added", "output_index": len(output), "item": {**item, "content": []}}
+        yield {"type": "response.refusal.delta", "delta": reply.refusal, **_place(len(output))}
+        yield {"type": "response.output_item.done", "output_index": len(output), "item": item}
+        output.append(item)
     for call in reply.calls:
         item = _function_call(call)
         yield {"type": "response.output_item.added", "output_index": len(output), "item": {**item, "arguments": ""}}
         yield {"type": "response.output_item.done", "output_index": len(output), "item": item}
         output.append(item)
+    if reply.cut_off or reply.filtered:
+        details = {"incomplete_details": {"reason": "max_output_tokens" if reply.cut_off else "content_filter"}}
+        yield {"type": "response.incomplete", "response": {**_response(reply, "incomplete", output), **details}}
+        return
     yield {"type": "response.completed", "response": _response(reply, "completed", output)}
-
-
-def _wait(reply: Reply, sent: int) -> None:
-    if sent and reply.gate is not None:
-        reply.gate.wait(GATE_TIMEOUT_S)
-    if sent and reply.pause_s:
-        time.sleep(reply.pause_s)
 
 
 def _place(index: int) -> Json:
@@ -237,14 +285,13 @@ def _message(text: str) -> Json:
 
 
 def _function_call(call: Call) -> Json:
-    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
     return {
         "id": f"fc-{call.id}",
         "type": "function_call",
         "call_id": call.id,
         "name": call.name,
-        "arguments": arguments,
-        "status": "completed",
+        "arguments": arguments_of(call),
+        "status": call.status,
     }
 
 
@@ -267,5 +314,5 @@ def _response(reply: Reply, status: str, output: list[Json]) -> Json:
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        "usage": usage if status == "completed" else None,
+        "usage": usage if status in ("completed", "incomplete") else None,
     }

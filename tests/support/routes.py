@@ -9,10 +9,13 @@ from typing import Any, Literal, TypeAlias
 
 from fastapi import FastAPI
 
+from magent2.gateway.openai_api.ids import ResponseId
+
 Right: TypeAlias = Literal["open", "admin", "own", "all"]
 
-UNKNOWN = ("unknown_conversation", "unknown_session")
+UNKNOWN = ("unknown_conversation", "unknown_session", "conversation_not_found")
 CONVERSATION = "{conversation}"
+NO_RESPONSE = ResponseId("never-created", "never-sent", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,26 @@ TABLE: dict[tuple[str, str], Row] = {
         404, path="/api/sdk/session/{conversation}/approvals/never", body={"decision": "approve"}
     ),
     ("POST", "/api/sdk/session/{session_id}/retry"): own(404, body={"message_id": "never-sent"}),
+    # The message has no answer yet, so there is nothing to replace.
+    ("POST", "/api/sdk/session/{session_id}/regenerate"): own(409, body={"client_message_id": "r1"}),
+    ("POST", "/api/sdk/session/{session_id}/edit"): own(409, body={"message_id": "never-sent", "text": "hi"}),
     ("GET", "/api/sdk/session/{session_id}/files/{sha256}"): own(
         404, path=f"/api/sdk/session/{CONVERSATION}/files/{'0' * 64}"
     ),
+    ("GET", "/api/schedules"): ALL,
+    ("POST", "/api/schedules"): own(201, body={"session_id": CONVERSATION, "text": "later", "in": "15m"}),
+    ("GET", "/api/schedules/{schedule_id}"): Row("all", 404, path="/api/schedules/unknown"),
+    ("DELETE", "/api/schedules/{schedule_id}"): Row("all", 404, path="/api/schedules/unknown"),
+    ("POST", "/api/schedules/{schedule_id}/pause"): Row("all", 404, path="/api/schedules/unknown/pause"),
+    ("POST", "/api/schedules/{schedule_id}/resume"): Row("all", 404, path="/api/schedules/unknown/resume"),
+    ("POST", "/api/schedules/{schedule_id}/run"): Row(
+        "all", 404, path="/api/schedules/unknown/run", body={"client_message_id": "k1"}
+    ),
+    ("GET", "/api/files"): ALL,
+    ("POST", "/api/files"): Row("all", 201, params={"name": "a.json"}, body={"a": "file of JSON"}),
+    ("GET", "/api/files/{file_id}"): Row("all", 404, path="/api/files/file-unknown"),
+    ("GET", "/api/files/{file_id}/content"): Row("all", 404, path="/api/files/file-unknown/content"),
+    ("DELETE", "/api/files/{file_id}"): Row("all", 404, path="/api/files/file-unknown"),
     ("GET", "/api/users"): Row("admin"),
     ("POST", "/api/users"): Row("admin", body={"id": "dan", "nametag": "dan"}),
     ("DELETE", "/api/users/{user}"): Row("admin", 404, path="/api/users/nobody"),
@@ -108,10 +128,37 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/outbox"): Row("admin"),
     ("POST", "/api/outbox/{connector}/{item}/retry"): Row("admin", 404, path="/api/outbox/out/m-1/retry"),
     ("DELETE", "/api/outbox/{connector}/{item}"): Row("admin", 404, path="/api/outbox/out/m-1"),
+    ("GET", "/api/webhooks"): ALL,
+    ("POST", "/api/webhooks"): Row("all", 201, body={"url": "https://example.com/hooks"}),
+    ("GET", "/api/webhooks/{webhook}"): Row("all", 404, path="/api/webhooks/wh-unknown"),
+    ("DELETE", "/api/webhooks/{webhook}"): Row("all", 404, path="/api/webhooks/wh-unknown"),
+    ("POST", "/api/webhooks/{webhook}/test"): Row("all", 404, path="/api/webhooks/wh-unknown/test"),
+    ("GET", "/api/webhooks/{webhook}/deliveries"): Row("all", 404, path="/api/webhooks/wh-unknown/deliveries"),
+    ("POST", "/api/webhooks/{webhook}/deliveries/{delivery}/retry"): Row(
+        "all", 404, path="/api/webhooks/wh-unknown/deliveries/evt-1/retry"
+    ),
     ("GET", "/api/dead"): Row("admin"),
     ("POST", "/api/dead"): Row("admin", body={"action": "retry", "all": True, "dry_run": True}),
     ("POST", "/api/dead/{agent}/{seq}/retry"): Row("admin", 404, path="/api/dead/Ada/1/retry"),
     ("DELETE", "/api/dead/{agent}/{seq}"): Row("admin", 404, path="/api/dead/Ada/1"),
+    ("GET", "/api/usage"): ALL,
+    ("GET", "/api/budgets"): own(params={"conversation": CONVERSATION}),
+    ("PUT", "/api/budgets"): own(body={"budget": "conversation", "name": CONVERSATION, "calls": 5}),
+    ("GET", "/v1/models"): ALL,
+    ("GET", "/v1/models/{model}"): Row("all", path="/v1/models/general"),
+    ("POST", "/v1/responses"): own(
+        body={"model": "general", "input": "more", "conversation": CONVERSATION, "background": True}
+    ),
+    # An id names the session of a response. `test_openai_responses` asks for a response of another user.
+    ("GET", "/v1/responses/{response_id}"): Row("all", 404, path=f"/v1/responses/{NO_RESPONSE}"),
+    ("DELETE", "/v1/responses/{response_id}"): Row("all", 404, path=f"/v1/responses/{NO_RESPONSE}"),
+    ("POST", "/v1/responses/{response_id}/cancel"): Row("all", 404, path=f"/v1/responses/{NO_RESPONSE}/cancel"),
+    ("GET", "/v1/responses/{response_id}/input_items"): Row(
+        "all", 404, path=f"/v1/responses/{NO_RESPONSE}/input_items"
+    ),
+    ("POST", "/v1/chat/completions"): Row(
+        "all", body={"model": "general", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
 from magent2.sessions.history import SendFacts
+from magent2.sessions.usage.budgets import NO_ROOT, CallRoot
 from magent2.tools.interface import CallScope, FailedSend
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
@@ -26,6 +27,7 @@ class Facts:
     run_id: str = "run-1"
     hops: int = 0
     principal: str | None = None
+    root: CallRoot = NO_ROOT
 
 
 @dataclass

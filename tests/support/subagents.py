@@ -22,9 +22,13 @@ HELPER = AgentSpec("helper", instructions="You help.", tools=("dig",))
 
 def say(items: Sequence[Mapping[str, Any]]) -> Items:
     """The answers of the helper, which is asked by an agent."""
-    asked = str(next(item["content"] for item in items if item.get("role") == "user"))
     results = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
-    return _help(items, results) if asked.startswith("[agent:") else _lead(results)
+    return _help(items, results) if is_of_helper(items) else _lead(results)
+
+
+def is_of_helper(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a request is one of the helper."""
+    return str(next(item["content"] for item in items if item.get("role") == "user")).startswith("[agent:")
 
 
 def _help(items: Sequence[Mapping[str, Any]], results: Sequence[str]) -> Items:
@@ -45,8 +49,18 @@ def _lead(results: Sequence[str]) -> Items:
     return [assistant_message(json.loads(results[2])["text"])]
 
 
-def subagent_team(is_open: Callable[[], bool], note: Callable[[], object]) -> TeamRunner:
-    """`note` is called when the helper begins to dig, which takes until `is_open`."""
+def subagent_team(
+    is_open: Callable[[], bool], note: Callable[[], object], on_help: Callable[[], object] = lambda: None
+) -> TeamRunner:
+    """`note` is called when the helper begins to dig, which takes until `is_open`.
+
+    `on_help` is called when the model of the helper is.
+    """
+
+    def respond(items: Sequence[Mapping[str, Any]]) -> Items:
+        if is_of_helper(items):
+            on_help()
+        return say(items)
 
     async def dig() -> str:
         """Dig."""
@@ -57,4 +71,4 @@ def subagent_team(is_open: Callable[[], bool], note: Callable[[], object]) -> Te
 
     agents = {agent.name: agent for agent in (BOSS, HELPER)}
     roster = Roster({"mine": Scenario("mine", agents, root="boss")}, default="mine")
-    return TeamRunner(roster, ToolRegistry([spec_of(dig)]), kind="compatible", model=CallbackModel(say))
+    return TeamRunner(roster, ToolRegistry([spec_of(dig)]), kind="compatible", model=CallbackModel(respond))

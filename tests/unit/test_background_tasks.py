@@ -45,11 +45,12 @@ from magent2.gateway.limits.rate_limits import SharedRequestRates
 from magent2.gateway.services import WorkerPresence
 from magent2.gateway.streaming.fanout import Fanout
 from magent2.gateway.streaming.session_list import LiveSessionLists
+from magent2.mail.headers import STOP
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
 from magent2.sessions.history import settings_record
-from magent2.worker.cancellation import STOP, SubagentStop
+from magent2.worker.cancellation import SubagentStop
 from magent2.worker.lane_run import Outcome
 from magent2.worker.worker import Worker
 from tests.support.flaky_engine import UnexpectedErrors

@@ -131,6 +131,28 @@ describe("failed attempts", () => {
     expect(session.items).toMatchObject([{ kind: "failure", status: "failed", attempts: 2 }, { kind: "notice", text: "Retried." }]);
   });
 
+  test("an answer that does not match its schema is replaced by a notice", () => {
+    const token = (seq: number, message: string, text: string) =>
+      event(seq, "token", { message_id: message, token_seq: 0, role: "assistant", text, data: { run_id: "run-1", attempt: 1 } });
+    const mismatch = run(3, "restarted", 1, { reason: "output mismatch: $.total: 'x' is not of type 'number'", message_id: "r1/0" });
+    const session = fold(EMPTY_SESSION, [...started, token(2, "r1/0", "seven"), mismatch, token(4, "r1/1", "7")]);
+
+    expect(only(session, "answer").map((item) => item.text)).toEqual(["7"]);
+    expect(only(session, "notice").map((item) => item.text)).toEqual(["The answer did not match its schema. The agent was asked again."]);
+  });
+
+  test("a compaction is a notice that holds the summary", () => {
+    const compacted = event(2, "compacted", { reason: "size", data: { run_id: "run-1", summary: "Ann wants tea.", tokens_before: 9000, tokens_after: 4000 } });
+    const failed = event(3, "compacted", { reason: "size", data: { run_id: "run-1", tokens_before: 9000, tokens_after: 4000 } });
+
+    const session = fold(EMPTY_SESSION, [...started, compacted, failed]);
+
+    expect(only(session, "notice")).toMatchObject([
+      { tone: "plain", detail: "About 9,000 tokens, now 4,000.", folded: "Ann wants tea." },
+      { tone: "warning", folded: null },
+    ]);
+  });
+
   test("a run that is restarted for another reason says that reason", () => {
     const shortened = run(2, "restarted", 1, { reason: "history shortened", data: { history_left_out: 3 } });
     const retried = [run(3, "failed", 1, { reason: "x" }), run(4, "restarted", 1, { reason: "retried by user:ann" })];
@@ -300,7 +322,7 @@ describe("attachments", () => {
     const file = { name: "note.txt", sha256: "ab".repeat(32), media_type: "text/plain", bytes: 6 };
     const session = fold(EMPTY_SESSION, [event(7, "message", { role: "assistant", text: "", data: { attachments: [file, null] } })]);
 
-    expect(only(session, "answer")[0]?.attachments).toEqual([{ sha256: "ab".repeat(32), seq: 7, name: "note.txt", mediaType: "text/plain", bytes: 6 }]);
+    expect(only(session, "answer")[0]?.attachments).toEqual([{ fileId: null, sha256: "ab".repeat(32), seq: 7, name: "note.txt", mediaType: "text/plain", bytes: 6 }]);
   });
 });
 
@@ -333,4 +355,48 @@ test("events of unknown types are counted and otherwise ignored", () => {
   const session = fold(EMPTY_SESSION, [event(1, "something_new", { data: { deep: [1, { x: null }] } })]);
 
   expect(session).toMatchObject({ cursor: 1, eventCount: 1, items: [] });
+});
+
+describe("a replaced answer", () => {
+  const question = (seq: number, id: string, text: string): SessionEvent =>
+    event(seq, "message", { role: "user", message_id: id, text, final: true, data: { sender: "user:ann" } });
+  const run = (seq: number, name: string, status: string): SessionEvent => event(seq, "run", { data: { run_id: `run-${name}`, envelope_id: name, status } });
+  const answer = (seq: number, name: string, text: string): SessionEvent =>
+    event(seq, "message", { role: "assistant", message_id: `run-${name}/0`, text, final: true, data: { run_id: `run-${name}`, reply_to: name } });
+  const before = [question(1, "m1", "hello"), run(2, "m1", "started"), answer(3, "m1", "one"), run(4, "m1", "finished")];
+  const superseded = (sends: unknown[] = []): SessionEvent =>
+    event(5, "superseded", { data: { run_id: "run-m1", envelope_id: "m1", replaced_by: "m2", messages: ["m1"], sends } });
+  const after = [question(6, "m2", "hello"), run(7, "m2", "started"), answer(8, "m2", "two"), run(9, "m2", "finished")];
+
+  test("leaves the log with its message, and the new answer takes its place", () => {
+    const session = fold(EMPTY_SESSION, [...before, superseded(), ...after]);
+
+    expect(session.items.map((item) => ("text" in item ? item.text : item.kind))).toEqual(["hello", "two"]);
+    expect(session.items.every((item, place) => session.itemIndex.get(item.key) === place)).toBe(true);
+    expect(session.runs.map((one) => one.status)).toEqual(["finished", "finished"]);
+  });
+
+  test("says what it had sent", () => {
+    const session = fold(EMPTY_SESSION, [...before, superseded([{ id: "s1", tool: "message_agent" }]), ...after]);
+
+    expect(kinds(session)).toEqual(["notice", "user", "answer"]);
+    expect(only(session, "notice")[0]).toMatchObject({ text: expect.stringContaining("had sent stays sent"), detail: "message_agent" });
+  });
+
+  test("is the same in one batch and in many", () => {
+    const events = [...before, superseded(), ...after];
+
+    expect(events.reduce((state, one) => fold(state, [one]), EMPTY_SESSION)).toEqual(fold(EMPTY_SESSION, events));
+  });
+
+  test("can be asked for at the last message and answer only, while nothing is under way", () => {
+    const replaceable = (events: SessionEvent[]): string[] =>
+      rowsOf(fold(EMPTY_SESSION, events), [], new Map()).flatMap((row) => (row.kind === "item" && row.state.replaceable && "text" in row.item ? [row.item.text] : []));
+    const next = [question(5, "m3", "more"), run(6, "m3", "started"), answer(7, "m3", "three"), run(8, "m3", "finished")];
+
+    expect(replaceable(before)).toEqual(["hello", "one"]);
+    expect(replaceable([...before, ...next.slice(0, 1)])).toEqual([]);
+    expect(replaceable([...before, ...next.slice(0, 3)])).toEqual([]);
+    expect(replaceable([...before, ...next])).toEqual(["more", "three"]);
+  });
 });

@@ -69,7 +69,7 @@ describe("JSON of untrusted values", () => {
 
 describe("the list of conversations", () => {
   const session = (id: string, at: number, fields: Partial<SessionSummary> = {}): SessionSummary => ({
-    session_id: id, title: id, last_text: null, active_agent_id: null, scenario_id: null, run_status: "finished", approvals: 0, last_seq: 1, last_active_ms: at, owner: null, ...fields,
+    session_id: id, title: id, last_text: null, active_agent_id: null, scenario_id: null, run_status: "finished", approvals: 0, client_calls: 0, last_seq: 1, last_active_ms: at, owner: null, ...fields,
   });
   const recent = Array.from({ length: SESSIONS_PAGE }, (_, n) => session(`r${n}`, 1_000 + n));
   const mapOf = (...sessions: SessionSummary[]): Map<string, SessionSummary> => new Map(sessions.map((one) => [one.session_id, one]));
@@ -84,10 +84,10 @@ describe("the list of conversations", () => {
     expect([...mergeSessions(mapOf(session("old", 5)), recent.slice(1)).keys()]).not.toContain("old");
   });
 
-  test("are counted by state; a run that waits for an approval is not running", () => {
-    const counts = countStates([session("a", 1, { run_status: "running", approvals: 2 }), session("b", 2, { run_status: "running" }), session("c", 3, { run_status: "failed" }), session("d", 4)]);
+  test("are counted by state; a run that waits for an approval or its client is not running", () => {
+    const counts = countStates([session("a", 1, { run_status: "running", approvals: 2 }), session("b", 2, { run_status: "running" }), session("c", 3, { run_status: "failed" }), session("d", 4), session("e", 5, { run_status: "running", client_calls: 1 })]);
 
-    expect(counts).toEqual({ waiting: 1, running: 1, failed: 1, complete: true });
+    expect(counts).toEqual({ waiting: 2, running: 1, failed: 1, complete: true });
   });
 });
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeAlias
 
 import orjson
 
@@ -102,32 +103,55 @@ def message(gates: GatewayPair, scale: ApiScale) -> Pair:
     `ours`: one `POST /api/sdk/session/message`, until its answer is whole. `raw`: a `POST /send`, until the output has
     come on a `/stream` that was open before. Same person, same agent, one after the other in turns.
     """
-    return run(_message(gates.guarded, scale))
+    return run(_in_turns(gates.guarded, _said, _sent, scale))
 
 
-async def _message(server: Server, scale: ApiScale) -> Pair:
+def response(gates: GatewayPair, scale: ApiScale) -> Pair:
+    """Milliseconds, p50 of a turn: `ours` a streamed `POST /v1/responses`, until its last event; `raw` a
+    `POST /api/sdk/session/message`, until its answer is whole. Same person, same agent, same answer.
+    """
+    return run(_in_turns(gates.guarded, _responded, _said, scale))
+
+
+Sampling: TypeAlias = Callable[[Server], AbstractAsyncContextManager[Sample]]
+
+
+async def _in_turns(server: Server, ours: Sampling, raw: Sampling, scale: ApiScale) -> Pair:
     turns = []
     for turn in range(scale.rounds + 1):  # the first warms up
-        async with _said(server) as say, _sent(server) as send:
-            samples = [(await say(), await send()) for _ in range(scale.asks)]
-        ours, raw = zip(*samples, strict=True)
+        async with ours(server) as sample, raw(server) as other:
+            samples = [(await sample(), await other()) for _ in range(scale.asks)]
+        figures, raw_figures = zip(*samples, strict=True)
         if turn:
-            turns.append((median(ours), median(raw)))
+            turns.append((median(figures), median(raw_figures)))
     return paired(turns)
 
 
+def _said(server: Server) -> AbstractAsyncContextManager[Sample]:
+    def request(session: str) -> bytes:
+        asked = {"session_id": session, "user_input": ONE_WORD, "client_message_id": str(uuid.uuid4())}
+        return server.post("/api/sdk/session/message", orjson.dumps(asked))
+
+    return _asked(server, request, b'"final_output":' + orjson.dumps(ONE_WORD))
+
+
+def _responded(server: Server) -> AbstractAsyncContextManager[Sample]:
+    def request(session: str) -> bytes:
+        asked = {"model": ECHO_AGENT, "input": ONE_WORD, "conversation": session, "stream": True}
+        return server.post("/v1/responses", orjson.dumps(asked))
+
+    return _asked(server, request, b"event: response.completed")
+
+
 @asynccontextmanager
-async def _said(server: Server) -> AsyncIterator[Sample]:
+async def _asked(server: Server, make: Callable[[str], bytes], expected: bytes) -> AsyncIterator[Sample]:
+    """Samples of requests whose answer is whole when the agent has answered."""
     (session,) = new_names(1)
     await _begin(server, session)
     caller = await RequestConnection.dial(server)
-    asked = {"session_id": session, "user_input": ONE_WORD}
-    expected = b'"final_output":' + orjson.dumps(ONE_WORD)
 
     async def sample() -> float:
-        request = server.post(
-            "/api/sdk/session/message", orjson.dumps({**asked, "client_message_id": str(uuid.uuid4())})
-        )
+        request = make(session)
         await asyncio.sleep(PAUSE_S)  # so that all processes are idle at the start of each sample
         begun = time.perf_counter()
         answer = await caller.ask(request)

@@ -44,6 +44,7 @@ class ProcessSettings:
     config: str | None
     listen: ListenOptions
     bus: str | None = field(repr=False)
+    sdk_agents: tuple[str, ...] = ()  # their import paths
 
     @property
     def name(self) -> str:

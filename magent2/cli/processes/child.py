@@ -93,9 +93,15 @@ class SupervisedProcess:
     def run_gateway(self) -> None:
         """Serve the listening socket of the supervisor until it is drained."""
         settings = self._settings
-        team = choose_agents(settings.agents, settings.model, settings.config_file, without_key="demo")
+        team = choose_agents(
+            settings.agents,
+            settings.model,
+            settings.config_file,
+            sdk_agents=settings.sdk_agents,
+            without_key="demo",
+        )
         builtins = BuiltinTools.read()
-        kind = kind_of_team(team.model, team.config, builtins)
+        kind = kind_of_team(team.model, team.config, builtins, team.registry.roster)
         resources = GatewayResources.open(settings.listen, settings.bus, self._listener())
         limits = GatewayLimits.of(team.registry.roster.limits)
         folder = Path(settings.folder)
@@ -137,7 +143,13 @@ class SupervisedProcess:
         settings = self._settings
         tls_verification()  # certificates that cannot be used are an error now, not in the first run
         raise_open_files()
-        team = choose_team(settings.agents, settings.model, settings.config_file, without_key="demo")
+        team = choose_team(
+            settings.agents,
+            settings.model,
+            settings.config_file,
+            sdk_agents=settings.sdk_agents,
+            without_key="demo",
+        )
         import_model_client()
         metrics = RunMetrics()
         ready = Report(drain_s=team.limits.get("run_drain_s", DRAIN_S))

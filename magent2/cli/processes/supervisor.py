@@ -79,6 +79,7 @@ class ServeOptions:
     listen: ListenOptions
     bus: str | None = field(repr=False)
     log_format: str = "text"
+    sdk_agents: tuple[str, ...] = ()  # their import paths
 
 
 def serve_processes(options: ServeOptions, start: StartProgram = start_program) -> int:
@@ -97,8 +98,10 @@ def serve_processes(options: ServeOptions, start: StartProgram = start_program) 
     with resources.closed_on_error():
         resources.bus.call(Info())
         resources.bus.close()  # the processes open it themselves
-        team = choose_agents(options.agents, options.model, options.config, without_key="demo")
-        kind_of_team(team.model, team.config, BuiltinTools.read())
+        team = choose_agents(
+            options.agents, options.model, options.config, sdk_agents=options.sdk_agents, without_key="demo"
+        )
+        kind_of_team(team.model, team.config, BuiltinTools.read(), team.registry.roster)
         folder = SharedFolder(Settings.read().data_dir)
     processes = f"{_number(options.gateways, 'gateway')} and {_number(options.workers, 'worker')} under one supervisor"
     banner = gateway_banner(
@@ -438,6 +441,7 @@ def _settings(options: ServeOptions, kind: Kind, number: int, folder: Path, list
         agents=options.agents,
         model=options.model,
         config=None if options.config is None else str(options.config),
+        sdk_agents=options.sdk_agents,
         listen=options.listen,
         bus=options.bus,
     )

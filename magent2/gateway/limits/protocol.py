@@ -24,6 +24,7 @@ from magent2.telemetry import Metrics
 
 PROBE_PATHS = ("/health", "/ready")
 PROBE_METHODS = (b"GET", b"HEAD")
+UPLOAD_PATH = "/api/files"  # a POST there has more time for its body
 
 Phase: TypeAlias = Literal["idle", "head", "body"]
 
@@ -50,6 +51,7 @@ class ConnectionTable:
         self.probe_targets = frozenset(
             f"{root}{path}".encode() for root in ("", proxy.root_path) for path in PROBE_PATHS
         )
+        self.upload_targets = frozenset(f"{root}{UPLOAD_PATH}".encode() for root in ("", proxy.root_path))
         self._proxy = proxy
         self._counts = share.connections
         self._own_max = limits.connections_max if own_max is None else own_max
@@ -104,6 +106,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.limits = self.table.limits
         self.has_request = False  # whether `cycle` is set
         self._phase: Phase = "idle"
+        self._body_max_s = self.limits.body_max_s  # of the current request
         self._section_bytes = 0  # received of a head or of trailers that have not ended
         self._has_progressed = False  # whether a head, a part of a body or a message has ended since this was reset
         self._refusal: Problem | None = None
@@ -157,6 +160,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         if len(self.url) + len(url) > self.limits.target_max_bytes:
             limit = self.limits.target_max_bytes
+            self.url += url[:limit]  # the shape of the refusal depends on its path
             self._end_parser(Problem(414, "target_too_long", f"path and query take at most {limit} bytes"))
         super().on_url(url)
 
@@ -176,6 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX_REQUESTS:
             limit = PIPELINED_MAX_REQUESTS
             self._end_parser(Problem(400, "bad_request", f"at most {limit} requests may wait on one connection"))
+        self._body_max_s = self.limits.upload_max_s if self._is_upload() else self.limits.body_max_s
         super().on_headers_complete()
         self.has_request = True
         if self.over_limit is not None:
@@ -197,6 +202,9 @@ class LimitedProtocol(HttpToolsProtocol):
         target = self.url.partition(b"?")[0]
         return self.parser.get_method() in PROBE_METHODS and target in self.table.probe_targets
 
+    def _is_upload(self) -> bool:
+        return self.parser.get_method() == b"POST" and self.url.partition(b"?")[0] in self.table.upload_targets
+
     # --- time
 
     def _watch_request(self) -> None:
@@ -206,7 +214,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 # A response before the end of the body closes the connection; see `on_message_complete`.
                 self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
                 self.cycle.transport = cast("asyncio.Transport", LingeringTransport(self))
-            self._start_timer("body", self.limits.body_max_s + BODY_GRACE_S)
+            self._start_timer("body", self._body_max_s + BODY_GRACE_S)
         elif self._phase == "head" or self._section_bytes:  # blank lines may precede a head
             self._start_timer("head", self.limits.headers_max_s)
         else:
@@ -230,7 +238,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if phase == "body" and self.flow.read_paused:
             self._start_timer("body", limit_s)  # the gateway does not read: the client is not late
         elif phase == "body":
-            self._refuse(Problem.body_too_slow(self.limits.body_max_s))
+            self._refuse(Problem.body_too_slow(self._body_max_s))
         elif self.over_limit is not None:
             self.refuse_connection()
         elif phase == "idle":
@@ -271,7 +279,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if own:
             self.cycle.disconnected = True  # the route may not answer too
             self.cycle.message_event.set()
-        self.transport.write(_encoded(problem, self.table.root_path))
+        target = b"" if self._phase == "idle" else self.url
+        self.transport.write(_encoded(problem, target, self.table.root_path))
         self.linger()
 
     def refuse_connection(self) -> None:
@@ -338,9 +347,10 @@ def protocol_with_limits(table: ConnectionTable) -> type[LimitedProtocol]:
     return type("LimitedProtocol", (LimitedProtocol,), {"table": table})
 
 
-def _encoded(problem: Problem, root_path: str) -> bytes:
-    """Return the whole response with a problem document."""
-    answer = problem.response(root_path)
+def _encoded(problem: Problem, target: bytes, root_path: str) -> bytes:
+    """Return the whole response to a request with this target, of which only the beginning may be known."""
+    path = target.partition(b"?")[0].decode("latin-1")
+    answer = problem.answer({"path": path, "root_path": root_path})
     status = f"HTTP/1.1 {problem.status} {problem.document()['title']}\r\n".encode()
     headers = b"".join(b"%b: %b\r\n" % pair for pair in with_security_headers(answer.raw_headers))
     ending = b"\r\n" if problem.headers.get("connection") else b"connection: close\r\n\r\n"

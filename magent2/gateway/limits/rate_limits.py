@@ -30,7 +30,7 @@ DEBT_BURSTS = 32
 COUNTED_MAX = 20_000  # buckets in memory
 STREAM_PREFIX, STREAM_SUFFIX = "/stream/", "/stream"
 STEER_SUFFIX = "/steer"
-SENDS = frozenset({"/send", "/api/sdk/session/message", "/api/tools/execute"})
+SENDS = frozenset({"/send", "/api/sdk/session/message", "/api/tools/execute", "/v1/responses", "/v1/chat/completions"})
 
 
 def kind_of(method: str, path: str) -> RouteKind:

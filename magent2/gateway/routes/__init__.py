@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from magent2.gateway.openai_api import chat, responses
 from magent2.gateway.routes import (
     administration,
     control,
     directory,
     events,
+    files,
     messages,
     moved,
     page,
+    schedules,
     send,
     sessions,
     streams,
     team,
     tools,
+    usage,
+    webhooks,
 )
 from magent2.gateway.services import Services
 
 MODULES = (
-    send, moved, page, messages, team, streams, tools, directory, administration, control, events, sessions,
+    send, moved, page, messages, team, streams, tools, directory, administration, control, events, files, schedules,
+    sessions, usage, webhooks, responses, chat,
 )  # fmt: skip
 
 

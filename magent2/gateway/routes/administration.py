@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,10 +18,9 @@ from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Info, Lanes, Read, Topics, Workers
 from magent2.bus.records import LaneInfo, Page, TopicList, WorkerInfo
 from magent2.connectors.builtin import capabilities_of
-from magent2.connectors.outbox import OutboxItem, drop_item, read_outbox, retry_item
+from magent2.connectors.outbox import OutboxItem, drop_item, list_outboxes, read_outbox, retry_item
 from magent2.directory.connectors import (
     ConnectorRegistration,
-    list_connector_ids,
     list_connectors,
     register_connector,
     unregister_connector,
@@ -75,6 +75,7 @@ from magent2.models.api.administration import (
 from magent2.models.api.base import OkResponse
 from magent2.models.json_types import JsonObject
 from magent2.models.principal import ADMIN_SCOPE
+from magent2.sessions.schedules.store import count_schedules
 from magent2.telemetry import METRICS_MEDIA_TYPE
 
 log = logging.getLogger(__name__)
@@ -153,12 +154,15 @@ async def _update_lane_metrics(services: Services) -> None:
             workers = await services.bus.acall(Workers())
             names = await known_agents(services.bus, workers)
             found = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
+            schedules = await count_schedules(Log(services.bus), round(time.time() * 1000))
     except (Magent2Error, TimeoutError) as error:
         log.warning("cannot read the lanes for the metrics", extra={"error": str(error)})
         return
     states = Counter(lane.state for lanes in found for lane in lanes)
     for state in LaneCounts.model_fields:
         services.metrics.lanes.labels(state).set(states[state])
+    for state, count in asdict(schedules).items():
+        services.metrics.schedules.labels(state).set(count)
     live = (worker for worker in workers if worker.lease_s > 0 and not INTERNAL_AGENTS.issuperset(worker.agents))
     services.metrics.workers.set(sum(1 for _ in live))
 
@@ -358,11 +362,11 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
 def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
     @routes.get("/outbox", operation_id="list_outbox", responses=problems(*ACCESS_ERRORS, 422))
     async def outbox(
-        connector: Annotated[str | None, Query(max_length=80, description="only of this connector")] = None,
+        connector: Annotated[str | None, Query(max_length=80, description="a connector, or `webhook:{id}`")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only messages in this state")] = None,
     ) -> OutboxItemList:
         """List the last 1,000 outgoing messages and their states, oldest first."""
-        names = await list_connector_ids(Log(services.bus)) if connector is None else [connector]
+        names = await list_outboxes(Log(services.bus)) if connector is None else [connector]
         items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
         chosen = [item for item in items if state in (None, item.state)]
         return OutboxItemList(items=[outbox_item_info(item) for item in chosen[-ITEMS_MAX:]])

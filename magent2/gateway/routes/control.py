@@ -54,8 +54,10 @@ from magent2.models.api.messages import (
 from magent2.models.api.sessions import SessionStopResponse, StopRequest, StopResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import RunEvent
+from magent2.models.files import ATTACHMENTS
 from magent2.models.json_types import JsonMapping
 from magent2.models.principal import Principal
+from magent2.models.run_options import RUN_OPTIONS
 from magent2.sessions.approvals import Approval, decide_approval, find_approvals
 from magent2.sessions.history import RunRecord, find_runs
 from magent2.sessions.store import Session
@@ -153,6 +155,10 @@ async def _find_run(services: Services, session_id: str, message_id: str) -> Run
     if not found:
         raise Problem(404, "unknown_message", f"no run of this session answers message {message_id[:80]!r}")
     run = found[-1]
+    if run.superseded:
+        raise Problem(
+            409, "superseded", "the answer was replaced; retry the newer message", fields={"message_id": run.superseded}
+        )
     if run.end is None:
         raise Problem(409, "in_progress", "the run of the message has not ended; wait for its end, or stop it first")
     if run.end["status"] not in ("failed", "stopped"):
@@ -215,13 +221,15 @@ async def _retry_letter(
 async def _send_again(services: Services, session: Session, run: RunRecord, principal: Principal) -> Response:
     """Send the message again. The new id is derived from this end of the run, so that a repeat is delivered once."""
     text = "\x1f".join((session.session_id, run.run, str(run.ended)))
+    before = run.envelope.get("metadata") or {}
+    brought = {name: before[name] for name in (ATTACHMENTS, RUN_OPTIONS) if name in before}
     envelope = MessageEnvelope(
         id="msg-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
         conversation_id=session.session_id,
         sender=str(run.envelope.get("sender") or principal.name) if principal.admin else principal.name,
         recipient=f"agent:{run.agent}",
         content=run.envelope.get("content"),
-        metadata={RETRY_OF: run.envelope.get("id")},
+        metadata={**brought, RETRY_OF: run.envelope.get("id")},
     )
     delivered = await services.sessions.post(envelope, SendOptions(principal=principal.bound))
     return _accepted(session.session_id, envelope.id, delivered.appended.seqs[-1])

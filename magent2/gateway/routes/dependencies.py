@@ -79,7 +79,7 @@ def json_body(shape: type[BaseModel], *, required: bool = True) -> JsonObject:
 
 @lru_cache
 def _schema(shape: type[BaseModel]) -> JsonObject:
-    return shape.model_json_schema()
+    return shape.model_json_schema(ref_template="#/components/schemas/{model}")
 
 
 def json_response(body: Mapping[str, object], status: int = 200) -> Response:
@@ -153,8 +153,8 @@ def parse_since(since: str | None) -> int:
     return OLDEST if since is None else parse_cursor(since)
 
 
-def check_text(text: str, services: Services) -> str:
-    if not text.strip():
+def check_text(text: str, services: Services, *, may_be_blank: bool = False) -> str:
+    if not text.strip() and not may_be_blank:
         raise Problem(422, "blank", "a message needs some text in 'user_input'")
     if len(text) > services.limits.text_max_chars:
         limit = services.limits.text_max_chars

@@ -10,9 +10,8 @@ import orjson
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from magent2.bus.operations import OLDEST, Describe, GetBlob, Read
+from magent2.bus.operations import OLDEST, Describe, Find, GetBlob, Read
 from magent2.bus.records import Page, Record, TopicInfo
-from magent2.connectors.media import OCTET_STREAM, served_type
 from magent2.errors import BlobMissing, TopicDeleted, UnknownCursor
 from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
@@ -38,9 +37,11 @@ from magent2.gateway.streaming.sse import EVENT_FORMAT, MAX_EVENTS_MAX, StreamRe
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, RecordPage, Transcript
 from magent2.models.json_types import JsonObject
+from magent2.models.media import OCTET_STREAM, served_type
 from magent2.models.principal import Principal
-from magent2.sessions.folds import TranscriptLine, transcript_line
+from magent2.sessions.folds import TranscriptFold
 from magent2.sessions.stream import flat_event
+from magent2.sessions.superseding import superseded_id
 
 EVENTS_MAX = 1000
 TRANSCRIPT_MAX = 1000
@@ -125,25 +126,26 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
     ) -> Response:
         """Return the messages of a session, one page at a time. A page may be short and not be the last."""
         principal, after = caller(request), parse_since(since)
-        lines: list[TranscriptLine] = []
+        fold = TranscriptFold(session_id)
         last = after
         for _ in range(PAGES_MAX):
             page = await read_page(services, session_id, principal, after, EVENTS_MAX)
-            after, last = _add_lines(session_id, page, lines, limit)
-            if len(lines) == limit or after >= last:
+            after, last = _add_lines(fold, page, limit)
+            if len(fold.lines) == limit or after >= last:
                 break
-        body = {"session_id": session_id, "messages": lines, "next_since": after, "has_more": after < last}
+        for message_id in fold.open_messages:  # the event may lie behind what was read
+            event = await services.bus.acall(Find(stream_topic(session_id), superseded_id(message_id)))
+            if event is not None and not event.erased:
+                fold.supersede(event.payload)
+        body = {"session_id": session_id, "messages": fold.lines, "next_since": after, "has_more": after < last}
         return json_response(body)
 
 
-def _add_lines(session_id: str, page: Page, lines: list[TranscriptLine], limit: int) -> tuple[int, int]:
+def _add_lines(fold: TranscriptFold, page: Page, limit: int) -> tuple[int, int]:
     """Add the lines of a page up to the limit. Return the seq up to which it was read, and the last seq."""
     for record in page.records:
-        line = transcript_line(session_id, record)
-        if line is not None:
-            lines.append(line)
-            if len(lines) == limit:
-                return record.seq, page.last
+        if fold.take(record) and len(fold.lines) == limit:
+            return record.seq, page.last
     return (page.records[-1].seq if page.records else page.last), page.last
 
 

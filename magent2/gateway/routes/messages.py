@@ -29,23 +29,30 @@ from magent2.gateway.routes.dependencies import (
     parse_body,
     scenario_id_of,
 )
+from magent2.gateway.routes.files import with_attachments
 from magent2.gateway.routes.send import paused_notice
 from magent2.gateway.services import Services
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import check_name
 from magent2.models.api.messages import (
     AcceptedResponse,
+    EditRequest,
     MessageReceipt,
     MessageRequest,
     MessageResponse,
+    RegenerateRequest,
     SteerRequest,
     SteerResponse,
 )
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.files import ATTACHMENTS
+from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
+from magent2.models.run_options import NO_OPTIONS, RUN_OPTIONS, RunOptions
 from magent2.sessions.message_outcome import MessageOutcome, MessageProgress, find_message_progress
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
 from magent2.sessions.stream import FlatEvent, flat_event
+from magent2.sessions.superseding import Replacement, find_replacement, replace_answer
 
 
 def _messages_routes(services: Services) -> APIRouter:
@@ -73,10 +80,12 @@ def _messages_routes(services: Services) -> APIRouter:
         body = await parse_body(request, services, MessageRequest)
         add_audit_ids(request.scope, session_id=body.session_id)
         principal = caller(request)
-        text = check_text(body.user_input, services)
+        text = check_text(body.user_input, services, may_be_blank=bool(body.attachments))
         session = await get_session(services, body.session_id, principal)
-        delivered = await _post(services, session, principal, text, body.client_message_id)
+        delivered = await _post(services, session, principal, text, body)
         add_audit_ids(request.scope, envelope_id=delivered.envelope_id)
+        if delivered.appended.repeat:
+            await _check_not_replaced(services, session.session_id, delivered.envelope_id)
         outcome = MessageOutcome(delivered.envelope_id)
         seq = delivered.appended.seqs[-1]
         if not body.wait and not delivered.appended.repeat:
@@ -98,21 +107,42 @@ def envelope_id_for(session_id: str, key: str | None) -> str:
 
 
 async def _post(
-    services: Services, session: Session, principal: Principal, text: str, key: str | None
+    services: Services, session: Session, principal: Principal, text: str, body: MessageRequest
 ) -> DeliveryResult:
     services.presence.refresh()
+    key = body.client_message_id
+    metadata: JsonObject = {} if key is None else {CLIENT_MESSAGE_ID: key}
+    if body.attachments:
+        metadata[ATTACHMENTS] = body.attachments
+    options = RunOptions(output_schema=body.output_schema)
+    if options != NO_OPTIONS:
+        metadata[RUN_OPTIONS] = options.payload()
     envelope = MessageEnvelope(
         id=envelope_id_for(session.session_id, key),
         conversation_id=session.session_id,
         sender=principal.name,
         recipient=f"chat:{session.session_id}",
         content=text,
-        metadata={} if key is None else {CLIENT_MESSAGE_ID: key},
+        metadata=metadata,
     )
-    delivered = await services.sessions.post(envelope, send_options(services, session, principal))
+    envelope = await with_attachments(services, envelope, principal, body.when_busy)
+    delivered = await services.sessions.post(
+        envelope,
+        send_options(services, session, principal),
+        when_busy=body.when_busy,
+        history_reader=services.histories.read_with,
+    )
     await services.presence.refreshed()
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return delivered
+
+
+async def _check_not_replaced(services: Services, session_id: str, message_id: str) -> None:
+    """Raise a problem that names the newer message, if the answer to this one was replaced."""
+    replaced_by = await find_replacement(Log(services.bus), session_id, message_id)
+    if replaced_by is not None:
+        detail = f"the answer was replaced by that to {replaced_by}; follow that message"
+        raise Problem(409, "superseded", detail, fields={"session_id": session_id, "message_id": replaced_by})
 
 
 def send_options(services: Services, session: Session, principal: Principal) -> SendOptions:
@@ -160,6 +190,63 @@ def accepted_response(
     elif (notice := paused_notice(delivered)) is not None:
         answer["notice"] = notice
     return json_response(answer, 202)
+
+
+def _replacing_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["sessions"])
+    responses = problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507)
+
+    @routes.post(
+        "/sdk/session/{session_id:id}/regenerate",
+        operation_id="regenerate_answer",
+        status_code=202,
+        response_model=AcceptedResponse,
+        responses=responses,
+        openapi_extra=json_body(RegenerateRequest, required=False),
+    )
+    async def regenerate(session_id: SessionId, request: Request) -> Response:
+        """Answer the last message again. The answer so far stays on the log; views and later runs leave it out.
+
+        Refused with 409 `busy` while a message waits or is being answered. The body is optional.
+        """
+        body = await parse_body(request, services, RegenerateRequest, may_be_empty=True)
+        return await _replace(services, request, session_id, body.client_message_id)
+
+    @routes.post(
+        "/sdk/session/{session_id:id}/edit",
+        operation_id="edit_message",
+        status_code=202,
+        response_model=AcceptedResponse,
+        responses=responses,
+        openapi_extra=json_body(EditRequest),
+    )
+    async def edit(session_id: SessionId, request: Request) -> Response:
+        """Replace the last message of a person by another text, and answer that. See `regenerate`."""
+        body = await parse_body(request, services, EditRequest)
+        text = check_text(body.text, services)
+        return await _replace(services, request, session_id, body.client_message_id, text, body.message_id)
+
+    return routes
+
+
+async def _replace(
+    services: Services,
+    request: Request,
+    session_id: str,
+    key: str | None,
+    text: str | None = None,
+    message_id: str | None = None,
+) -> Response:
+    principal = caller(request)
+    session = await get_session(services, session_id, principal)
+    wanted = Replacement(session_id, envelope_id_for(session_id, key), principal.name, text, message_id, key)
+    add_audit_ids(request.scope, session_id=session_id, envelope_id=wanted.envelope_id, message_id=message_id)
+    services.presence.refresh()
+    options = send_options(services, session, principal)
+    delivered = await replace_answer(Log(services.bus), wanted, options, services.histories.read_with)
+    await services.presence.refreshed()
+    (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
+    return accepted_response(services, session_id, delivered, "accepted", delivered.appended.seqs[-1])
 
 
 ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -287,4 +374,4 @@ def _receipt_info(session_id: str, receipt_id: str, progress: MessageProgress) -
 
 
 def router(services: Services) -> APIRouter:
-    return join_routers(services, _messages_routes, _steering_routes)
+    return join_routers(services, _messages_routes, _replacing_routes, _steering_routes)

@@ -20,7 +20,7 @@ INDEX = "index.html"
 FOLDER = "page"
 # Text of a model can never become script or markup, even if the page has a bug.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:;"
     " worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
     " require-trusted-types-for 'script'; trusted-types magent2"
 )

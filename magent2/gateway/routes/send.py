@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Annotated, get_args
+from urllib.parse import parse_qs
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
@@ -20,16 +22,21 @@ from magent2.gateway.limits.http import check_json, check_json_values, read_body
 from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, internal_error, logged_problem
 from magent2.gateway.routes.dependencies import check_new_id, is_known_agent, unknown_agent
+from magent2.gateway.routes.files import check_references, with_attachments
 from magent2.gateway.services import Services, WorkerPresence
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import Address, chat_topic
+from magent2.models.api.messages import WhenBusy
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.files import ATTACHMENTS
 from magent2.models.principal import Principal
+from magent2.models.run_options import RUN_OPTIONS, read_run_options
 
 log = logging.getLogger(__name__)
 
 SEND_PATH = "/send"
 JSON = "application/json"
+WHEN_BUSY = "when_busy"  # query parameter
 
 
 class SendEndpoint:
@@ -70,7 +77,16 @@ def router(services: Services) -> APIRouter:
         responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
         openapi_extra={"requestBody": envelope_body()},
     )
-    async def send(request: Request) -> Response:
+    async def send(
+        request: Request,
+        when_busy: Annotated[
+            WhenBusy,
+            Query(
+                description="what to do while another message of the conversation waits or is being answered: wait"
+                " (`queue`), join its run (`steer`), stop its run first (`interrupt`), or refuse with 409 (`reject`)"
+            ),
+        ] = "queue",
+    ) -> Response:
         """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
         return Response(await deliver(services, request.scope, request.receive), media_type=JSON)
 
@@ -85,16 +101,41 @@ async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:
     # Before the checks, so that the audit line of a refused message says what it was about.
     add_audit_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
     check_message(envelope, services.limits, principal)
+    when_busy = _when_busy(scope, envelope)
+    if ATTACHMENTS in envelope.metadata:
+        envelope = await with_attachments(services, envelope, principal, when_busy)
+    if RUN_OPTIONS in envelope.metadata:
+        await check_references(services, read_run_options(envelope.metadata).input or (), principal)
     await check_new_id(services, envelope.conversation_id)
     services.presence.refresh()  # at the same time as the delivery
     recipient = Address.parse(envelope.recipient)
     try:
-        delivered = await services.sessions.post(envelope, _options(services, envelope, recipient, principal))
+        delivered = await services.sessions.post(
+            envelope,
+            _options(services, envelope, recipient, principal),
+            when_busy=when_busy,
+            history_reader=services.histories.read_with,
+        )
     except UnknownAgent:
         raise unknown_agent(services, recipient.name) from None
     await services.presence.refreshed()
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return orjson.dumps(_answer(envelope, delivered, services.presence))
+
+
+def _when_busy(scope: Scope, envelope: MessageEnvelope) -> WhenBusy:
+    """Return the query parameter `when_busy`. Raises a problem for another value, or if it comes with a command."""
+    query: bytes = scope.get("query_string", b"")
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True).get(WHEN_BUSY) if query else None
+    if given is None:
+        return "queue"
+    modes: tuple[WhenBusy, ...] = get_args(WhenBusy)
+    chosen = next((mode for mode in modes if [mode] == given), None)
+    if chosen is None:
+        raise Problem(422, "bad_parameter", f"'{WHEN_BUSY}' must be one of {', '.join(modes)}, given once")
+    if chosen != "queue" and envelope.type != "message":
+        raise Problem(422, "bad_parameter", f"'{WHEN_BUSY}' is for messages; send a command without it")
+    return chosen
 
 
 def _options(services: Services, envelope: MessageEnvelope, recipient: Address, principal: Principal) -> SendOptions:
@@ -125,8 +166,9 @@ def parse_envelope(body: bytes, principal: Principal) -> MessageEnvelope:
 def check_message(envelope: MessageEnvelope, limits: GatewayLimits, principal: Principal) -> None:
     """Check that a principal may send this message. Raises a problem if not."""
     check_sender(principal, envelope.sender)
+    read_run_options(envelope.metadata)  # raises `InvalidInput`, so that no worker gets options that it cannot use
     text = envelope.content or ""
-    if envelope.type == "message" and not text.strip():
+    if envelope.type == "message" and not text.strip() and not envelope.metadata.get(ATTACHMENTS):
         raise Problem(422, "blank", "a message needs some text in 'content'")
     if len(text) > limits.text_max_chars:
         raise Problem(422, "too_long", f"a text has at most {limits.text_max_chars} characters, not {len(text)}")
@@ -161,6 +203,8 @@ def _notice(envelope: MessageEnvelope, delivered: DeliveryResult, presence: Work
 
 
 def paused_notice(delivered: DeliveryResult) -> str | None:
+    if delivered.needs_budget:
+        return f"the budget of a run of {delivered.agent!r} is used up; the message waits until it is raised"
     if not delivered.paused:
         return None
     return f"a run of {delivered.agent!r} waits for approval; the message waits for the decision"

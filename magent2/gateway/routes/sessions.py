@@ -50,6 +50,7 @@ from magent2.models.api.sessions import (
 )
 from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
+from magent2.runner.providers.catalogue import check_choice
 from magent2.sessions.folds import session_usage
 from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import Session
@@ -94,7 +95,7 @@ def _create_route(routes: APIRouter, services: Services) -> None:
         return SessionSettings(
             session_id=session_id,
             agent_name=change.agent,
-            model=own.get("model") or agent.model,
+            model=own.get("model") or next(iter(agent.model_names), None),
             tools=services.catalogue.tools_of(agent, own.get("model")),
             overlay=made.settings.get("overlay"),
         )
@@ -114,6 +115,8 @@ async def _change(services: Services, session_id: str, principal: Principal, bod
     agent = scenario.agent(kept if body.agent_name is None else body.agent_name)
     check_answers(services, agent.name)
     await check_new_id(services, session_id)
+    if body.model:
+        check_choice(services.catalogue.roster, body.model)
     return SessionChange(
         agent.name,
         scenario.id,

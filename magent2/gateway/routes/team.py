@@ -88,7 +88,7 @@ def _team_agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAge
     return TeamAgent(
         name=agent.name,
         role=agent.role,
-        model=agent.model,
+        model=next(iter(agent.model_names), None),
         voice=agent.voice,
         tools=[*agent.tools],
         mcp=[*agent.mcp],
@@ -96,6 +96,7 @@ def _team_agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAge
         handoffs=[*agent.handoffs],
         subagents=[*agent.subagents],
         scenarios=[one.id for one in roster.scenarios.values() if agent.name in one.agents],
+        output_schema=agent.output_schema if isinstance(agent.output_schema, dict) else None,
         alive=agent.name in services.presence if services.presence.known else None,
     )
 

@@ -232,6 +232,7 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    opening = RETRY  # before the first event
 
     def __init__(self, streams: OpenStreams, request: StreamRequest) -> None:
         super().__init__()
@@ -266,7 +267,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
             return
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        await self._write(send, RETRY + first)
+        await self._write(send, self.opening + first)
         while not reader.gone:
             end = reader.last_frame
             if end is not None:

@@ -20,7 +20,7 @@ from magent2.bus.records import TopicInfo, TopicList
 from magent2.bus.watch import Watch
 from magent2.gateway.streaming.fanout import Wakeable
 from magent2.gateway.streaming.sse import notice_frame
-from magent2.mail.headers import FIRST_TEXT, LAST_TEXT, PAUSED
+from magent2.mail.headers import BUDGET, CLIENT_CALLS, FIRST_TEXT, LAST_TEXT, PAUSED
 from magent2.models.address import checked_topic, stream_topic, topics_of_kind
 from magent2.models.api.sessions import SessionState
 from magent2.sessions.store import HIDDEN, Session
@@ -44,6 +44,8 @@ class SessionEntry(TypedDict):
     scenario_id: str | None
     run_status: str | None
     approvals: int
+    client_calls: int
+    budget: str | None
     last_seq: int
     last_active_ms: int
     owner: str | None
@@ -58,7 +60,9 @@ def session_summary(session: Session) -> SessionEntry:
         "active_agent_id": session.active_agent,
         "scenario_id": head.get("scenario_id"),
         "run_status": head.get("run_status"),
-        "approvals": int(head.get(PAUSED) or 0),
+        "approvals": int(head.get(PAUSED) or 0) - int(head.get(CLIENT_CALLS) or 0),
+        "client_calls": int(head.get(CLIENT_CALLS) or 0),
+        "budget": head.get(BUDGET),
         "last_seq": session.last,
         "last_active_ms": session.active_ms,
         "owner": session.owner,
@@ -67,7 +71,7 @@ def session_summary(session: Session) -> SessionEntry:
 
 def session_state(session: Session) -> SessionState | None:
     """Return the state of the last run, as lists filter by it; `None` if the run ended without a failure."""
-    if session.head.get(PAUSED):
+    if session.head.get(PAUSED) or session.head.get(BUDGET):
         return "waiting"
     match session.head.get("run_status"):
         case "running":

@@ -68,11 +68,15 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 
 class EventFrame(NamedTuple):
-    """A record as server-sent event, encoded once for all clients. Without data it only moves cursors."""
+    """A record as server-sent event, encoded once for all clients. Without data it only moves cursors.
+
+    `record` is for a format whose readers encode the record themselves.
+    """
 
     seq: int
     kind: str
     data: bytes
+    record: Record | None = None
 
 
 class FrameFormat(ABC):
@@ -200,7 +204,7 @@ def batches(frames: list[EventFrame], kinds: frozenset[str] | None, left: int | 
     """
     pieces: list[bytes] = []
     cursor = shown_cursor = size = shown = 0
-    for seq, kind, data in frames:
+    for seq, kind, data, _ in frames:
         cursor = seq
         if not data or (kinds is not None and kind not in kinds):
             continue

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
 from magent2.models.address import NAME_MAX_CHARS
 from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, RequestedId, example
 from magent2.models.json_types import JsonObject
+from magent2.models.run_options import OutputSchema
 
 DECISION_REASON_MAX_CHARS = 2000
+
+# What happens to a message to a conversation in which another one waits or is being answered
+WhenBusy: TypeAlias = Literal["queue", "steer", "interrupt", "reject"]
 
 EVENT_EXAMPLE: JsonObject = {
     "session_id": "s-1", "seq": 2, "type": "message", "message_id": "m-1", "token_seq": None, "role": "user",
@@ -54,7 +58,10 @@ class MessageRequest(ApiModel):
     model_config = example(session_id="s-1", user_input="weather in Oslo", client_message_id="m-1")
 
     session_id: RequestedId
-    user_input: str
+    user_input: str = Field(description="may be empty if the message has attachments")
+    attachments: list[str] = Field(
+        default_factory=list, description="the ids of uploaded files, which the agent gets with the text"
+    )
     client_message_id: str | None = Field(
         default=None,
         min_length=1,
@@ -62,6 +69,14 @@ class MessageRequest(ApiModel):
         description="idempotency key: the message is accepted once per key, and a repeat gets the same response",
     )
     wait: bool = Field(default=True, description="wait up to a minute for the reply; else respond with 202 at once")
+    when_busy: WhenBusy = Field(
+        default="queue",
+        description="if another message waits or is being answered: wait for its end (`queue`), join its run"
+        " (`steer`), stop its run first (`interrupt`), or refuse this message with 409 `busy` (`reject`)",
+    )
+    output_schema: OutputSchema | None = Field(
+        default=None, description="the JSON schema that the answer matches, in place of the agent's own"
+    )
 
 
 class ApiEvent(ApiModel):
@@ -243,6 +258,33 @@ class RetryRequest(ApiModel):
     model_config = example(message_id="msg-8c…")
 
     message_id: str = Field(min_length=1, max_length=NAME_MAX_CHARS, description="of the message or of its reply")
+
+
+class RegenerateRequest(ApiModel):
+    """Answer the last message again."""
+
+    model_config = example(client_message_id="r-1")
+
+    client_message_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=KEY_MAX_CHARS,
+        description="idempotency key: the answer is replaced once per key, and a repeat gets the same response",
+    )
+
+
+class EditRequest(RegenerateRequest):
+    """Replace the last message of a person by another text, and answer that."""
+
+    model_config = example(message_id="msg-8c…", text="weather in Bergen", client_message_id="e-1")
+
+    message_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=NAME_MAX_CHARS,
+        description="of the message that is replaced; another one than the last is refused",
+    )
+    text: str
 
 
 class DecisionRequest(ApiModel):

@@ -17,7 +17,7 @@ OVERLAY_MAX_CHARS = 64 << 10
 
 SUMMARY_EXAMPLE: JsonObject = {
     "session_id": "s-1", "title": "Oslo", "last_text": "and in Bergen?", "active_agent_id": "general",
-    "scenario_id": "default", "run_status": "finished", "approvals": 0, "last_seq": 9,
+    "scenario_id": "default", "run_status": "finished", "approvals": 0, "client_calls": 0, "last_seq": 9,
     "last_active_ms": 1790000000000, "owner": "user:local",
 }  # fmt: skip
 
@@ -149,6 +149,10 @@ class SessionSummary(ApiModel):
     scenario_id: str | None
     run_status: str | None
     approvals: int = Field(description="number of tool calls of the last run that wait for approval")
+    client_calls: int = Field(
+        default=0, description="number of calls of the last run that wait for an output of the client's tools"
+    )
+    budget: str | None = Field(default=None, description="kind of the budget that the last run waits for")
     last_seq: int
     last_active_ms: int
     owner: str | None

@@ -98,6 +98,7 @@ class TeamAgent(ApiModel):
     handoffs: list[str]
     subagents: list[str] = Field(description="agents that it may start for a task")
     scenarios: list[str]
+    output_schema: JsonObject | None = Field(default=None, description="the JSON schema that its answers match")
     alive: bool | None = Field(description="whether a worker serves it now; null if unknown")
 
 

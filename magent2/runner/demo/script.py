@@ -20,10 +20,11 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from magent2.models.json_types import JsonObject
 
+DEMO: Final = "demo"  # the name of the model
 CLOCKS = ("current_time", "get_time", "now", "time", "clock")
 
 _USE = re.compile(r"use (?P<tool>[\w.-]+)(?:\s+(?P<arguments>\{.*\}))?", re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from agents import (
     Agent,
@@ -17,7 +17,6 @@ from agents import (
     Handoff,
     HostedMCPTool,
     LocalShellTool,
-    Model,
     ModelProvider,
     RunContextWrapper,
     ShellTool,
@@ -43,21 +42,33 @@ from magent2.models.events import HandoffEvent, McpServerEvent
 from magent2.models.json_types import encodable
 from magent2.runner.event_mapping import as_text, cut
 from magent2.runner.journal.approvals import JournalledMcpTool, approval_check
+from magent2.runner.journal.compaction import AgentContext, RequestFitter
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel
+from magent2.runner.journal.options import apply_options
+from magent2.runner.journal.output import check_output_of
 from magent2.runner.journal.tool_calls import RecordedCall, call_tool
-from magent2.runner.sdk_run import provider_identity, sdk_tool_failure
+from magent2.runner.providers.provider import candidates_of
+from magent2.runner.sdk_run import sdk_tool_failure
 from magent2.sessions.folds import function_calls
 
 HANDOFF_REASON_MAX_CHARS = 300  # of the reason that a model gives
+ANY_AGENT = ""  # in a table by agent: those that it does not name
 LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 
 
 class JournalledAgents:
     """Copies the agents of one run. Each agent is copied once, so that agents can hand off in circles."""
 
-    def __init__(self, journal: Journal, provider: ModelProvider) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        provider: ModelProvider,
+        contexts: Mapping[str, AgentContext] | None = None,
+    ) -> None:
+        """`contexts` says what the requests of each agent may contain."""
         self._journal = journal
+        self._contexts = contexts or {}
         self._provider = provider
         self._copies: dict[int, Agent] = {}  # by `id` of the original
         self._reported: set[str] = set()  # MCP servers that cannot be used
@@ -69,10 +80,13 @@ class JournalledAgents:
         if id(agent) not in self._copies:
             self._originals.append(agent)
             made = self._copies[id(agent)] = copy.copy(agent)
-            model = agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
-            circuit = self._journal.context.circuits.of(provider_identity(self._provider, agent.model))
-            made.model = JournalModel(model, self._journal, agent.name, circuit)
-            made.tools = [self._tool(tool, agent.name) for tool in agent.tools]
+            candidates = candidates_of(self._provider, agent.model)
+            context = self._contexts.get(agent.name, self._contexts.get(ANY_AGENT))
+            fitter = RequestFitter(self._journal, agent.name, candidates, self._provider, context)
+            made.model = JournalModel(candidates, self._journal, agent.name, fitter)
+            apply_options(made, self._journal)
+            check_output_of(made, self._journal.context.options.output_schema)
+            made.tools = [self._tool(tool, agent.name) for tool in made.tools]
             made.handoffs = [self._handoff(target, agent) for target in agent.handoffs]
             if agent.tool_use_behavior == "run_llm_again":
                 made.tool_use_behavior = self._after_tools
@@ -97,11 +111,7 @@ class JournalledAgents:
     # --- tools
 
     def _tool(self, tool: Tool, agent: str) -> Tool:
-        if isinstance(tool, LOCAL_TOOLS) or (isinstance(tool, ShellTool) and tool.executor is not None):
-            raise ModelError(
-                f"{type(tool).__name__} of agent {agent!r} would act a second time after a crash;"
-                " give the agent a function_tool that does the work"
-            )
+        check_tool(tool, agent)
         if isinstance(tool, HostedMCPTool) and tool.on_approval_request is None:
             return JournalledMcpTool(tool, self._journal)
         return self._function_tool(tool, agent) if isinstance(tool, FunctionTool) else tool
@@ -218,6 +228,15 @@ class JournalledAgents:
         if target not in context.run.spec.get("agents", ()):
             return ()
         return (SetHead(stream_topic(context.conversation_id), {ACTIVE_AGENT: target}),)
+
+
+def check_tool(tool: Tool, agent: str) -> None:
+    """Raise `ModelError` for a tool of the SDK whose calls cannot be recorded."""
+    if isinstance(tool, LOCAL_TOOLS) or (isinstance(tool, ShellTool) and tool.executor is not None):
+        raise ModelError(
+            f"{type(tool).__name__} of agent {agent!r} would act a second time after a crash;"
+            " give the agent a function_tool that does the work"
+        )
 
 
 def _reason(arguments: str) -> str | None:

@@ -55,7 +55,8 @@ def waiting_calls(journal: Journal, interruptions: Sequence[object]) -> list[Wai
         call_id = _call_id(item)
         if call_id not in calls:
             raise approval_unavailable([item])
-        waiting.append(WaitingCall(journal.last_turn, call_id, *calls[call_id], speaker))
+        client = journal.context.options.client_tool(calls[call_id][0]) is not None
+        waiting.append(WaitingCall(journal.last_turn, call_id, *calls[call_id], speaker, client))
     return waiting
 
 
@@ -92,6 +93,9 @@ def rejection_text(journal: Journal, key: tuple[int, str]) -> str | None:
     decision = journal.decisions.get(key)
     if decision is None or decision["status"] == "approved":
         return None
+    asked = journal.context.run.asked.get(key)
+    if decision["status"] == "expired" and asked is not None and asked.get("client"):
+        return "The call has no result: the client did not send its output in time."
     if decision["status"] == "expired":
         return "The call was not made: it was not approved in time."
     text = f"The call was not made: {decision['by']} has rejected it"

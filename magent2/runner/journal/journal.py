@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from openai.types.responses import Response
 
+from magent2.bus.log import Log
 from magent2.bus.operations import Condition, SetHead
 from magent2.bus.records import MailRef, NewRecord
 from magent2.errors import PayloadError, Refused, TopicDeleted
@@ -28,7 +29,10 @@ from magent2.fair_share import FairThreads
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
 from magent2.models.json_types import JsonObject, storable
-from magent2.runner.context import ModelRequest, RunContext, Steer, SteerLedger, receipt
+from magent2.runner.attachments import REQUEST_FILES_MAX_BYTES, RequestFiles
+from magent2.runner.context import ModelRequest, RunContext, Steer, SteerLedger, items_of, receipt
+from magent2.runner.journal.metering import Meter
+from magent2.runner.journal.window import RequestWindow
 from magent2.runner.run_stream import Event, EventSink, RunStream, end_task
 from magent2.runner.stored_response import StoredAnswer, answer_json, repair_arguments, store_images, text_of
 from magent2.sessions.folds import function_calls, mcp_approval_requests
@@ -53,8 +57,10 @@ class Journal:
     this attempt. Their keys are a turn, a turn and a call id, or a turn, a call id and a position in the call.
     """
 
-    def __init__(self, context: RunContext, threads: FairThreads | None = None) -> None:
-        """`threads` run the synchronous code of the run's tools."""
+    def __init__(
+        self, context: RunContext, threads: FairThreads | None = None, files_max_bytes: int = REQUEST_FILES_MAX_BYTES
+    ) -> None:
+        """`threads` run the synchronous code of the run's tools. `files_max_bytes` limits the files of a request."""
         self.context = context
         self.threads = threads
         self.turn = 0
@@ -67,6 +73,10 @@ class Journal:
         self.decisions = dict(context.run.decisions)
         self.failures: dict[str, str] = {}  # call id → why the call failed
         self.steers = SteerLedger(context.run)
+        self.window = RequestWindow(context.run)
+        self.files = RequestFiles(Log(context.bus), files_max_bytes)
+        self.meter = Meter(self)
+        context.open_call = self.meter.close
         self.send_lock = asyncio.Lock()  # held while an immediate send is planned and written
         self._deferred: _DeferredResponse | None = None
         self._sink: EventSink | None = None  # set while the run is in progress
@@ -177,12 +187,31 @@ class Journal:
         return output
 
     @property
+    def last_model(self) -> str | None:
+        """The name of the model that gave the last response, if it is known."""
+        return self.responses.get(self.last_turn, {}).get("model") or None
+
+    @property
+    def last_output_tokens(self) -> int:
+        """How many tokens the last response had; 0 if it is not known."""
+        usage = self.responses.get(self.last_turn, {}).get("usage") or {}
+        tokens = usage.get("output_tokens")
+        return tokens if isinstance(tokens, int) else 0
+
+    @property
+    def incomplete_reason(self) -> str | None:
+        """Why the last response is not complete, as the provider says; `None` if it is."""
+        details = self.responses.get(self.last_turn, {}).get("incomplete_details") or {}
+        return details.get("reason")
+
+    @property
     def output_turn(self) -> int:
         """The turn whose text is the output of the run: the last, or one after it if a tool result is the output."""
         return self.last_turn if self._deferred is not None else self.turn
 
     def replay_turn(self, request: ModelRequest) -> StoredAnswer | None:
         """Return the recorded response of the next turn and pass the turn; `None` if the model must be called."""
+        self.window.pass_turn(self.turn, len(items_of(request)))
         response = self.responses.get(self.turn)
         if response is not None:
             self.steers.pass_turn(self.turn, request)
@@ -194,25 +223,49 @@ class Journal:
         if self._deferred is not None:
             # The SDK calls the model again although the last response called no tool here: its structured output has no
             # text, for example. So it was not the final one. It must be on the log before the next response is.
-            deferred, self._deferred = self._deferred, None
-            context = self.context
-            context.closing[:] = [record for record in context.closing if record not in deferred.records]
-            context.closing_mail[:] = [ref for ref in context.closing_mail if ref not in deferred.mail]
-            message = self._message_records(self.responses[self.last_turn], self.last_turn)
-            await self.commit(*deferred.records, *message, mail=deferred.mail)
+            await self._commit_deferred(*self._message_records(self.responses[self.last_turn], self.last_turn))
         self.steers.take(await self.context.steers())
         self.awaiting_response = True
 
-    async def end_turn(self, response: Response, speaker: str) -> None:
-        """Record the response of the model, with the steers that it was the first to see."""
+    async def reject_output(self, event: Event) -> None:
+        """Record the last response, although it has ended the SDK's run, because the run goes on after it.
+
+        `event` says why, and that the tokens of the response are obsolete. A response of an earlier attempt is on the
+        log with its event already. The output of a tool has no response: its event is written until a turn follows it.
+        """
+        if self._deferred is not None:
+            await self._commit_deferred(stream_record(event))
+        elif not function_calls(self.last_output) or self.turn in self.responses:
+            return
+        else:
+            await self.emit(event)
+
+    async def _commit_deferred(self, *events: NewRecord) -> None:
+        """Write the response that was held for the end of the run, with its events."""
+        if self._deferred is None:
+            return
+        deferred, self._deferred = self._deferred, None
+        context = self.context
+        context.closing[:] = [record for record in context.closing if record not in deferred.records]
+        context.closing_mail[:] = [ref for ref in context.closing_mail if ref not in deferred.mail]
+        await self.commit(*deferred.records, *events, mail=deferred.mail)
+
+    async def end_turn(self, response: Response, speaker: str, model: str = "", estimate: int = 0) -> None:
+        """Record the response of the model, with the steers that it was the first to see, and what it has used.
+
+        `estimate` is the size of its request.
+        """
         if self.context.observed is not None:
             self.context.observed.end_model_call(response)
         repair_arguments(response)
         stored, images = await store_images(self.context, answer_json(response), self.fields(self.turn, speaker))
         if images:
             await self.put(*images)
+        await self.meter.prices_loaded()
         steers = self.steers.end_turn(self.turn)
-        records = [self._response_record(stored, speaker, steers)]
+        self.window.correct(speaker, stored.get("usage"), estimate)
+        records = [self._response_record(stored, speaker, steers, estimate), *self.meter.spent(response, model)]
+        self.meter.all_written()  # those before it, and its own: the next turn begins after they are written
         if steers:
             event = receipt(self.context.conversation_id, steers)
             records.append(stream_record(self.event(event, self.turn, speaker)))
@@ -230,12 +283,6 @@ class Journal:
         self.turn += 1
         self.awaiting_response = False
 
-    def rewind(self) -> None:
-        """Start the turns again, because the SDK is run once more from the start."""
-        self.turn = 0
-        self.awaiting_response = False
-        self.steers.rewind()
-
     # --- events and records
 
     def fields(self, turn: int, agent: str) -> dict[str, object]:
@@ -246,12 +293,14 @@ class Journal:
     def event(self, event: BaseStreamEvent, turn: int, agent: str) -> dict[str, object]:
         return {**event_payload(event), **self.fields(turn, agent)}
 
-    def _response_record(self, response: StoredAnswer, speaker: str, steers: Sequence[Steer]) -> NewRecord:
+    def _response_record(
+        self, response: StoredAnswer, speaker: str, steers: Sequence[Steer], estimate: int
+    ) -> NewRecord:
         key, seen_steers = self.context.key, [steer.payload for steer in steers]
         try:
-            return key.answer(self.turn, response, speaker, seen_steers)
+            return key.answer(self.turn, response, speaker, seen_steers, estimate)
         except PayloadError:  # it holds something that JSON cannot carry; this is rare, so it is not checked before
-            return key.answer(self.turn, storable(response), speaker, seen_steers)
+            return key.answer(self.turn, storable(response), speaker, seen_steers, estimate)
 
     def _message_records(self, response: StoredAnswer, turn: int) -> list[NewRecord]:
         """The event with the text of a turn after which the run goes on. It closes the tokens of the turn."""

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from agents import Model, ModelResponse, ModelSettings
+from agents import ModelResponse, ModelSettings
 from agents.items import TResponseOutputItem, TResponseStreamEvent
-from openai import OpenAIError
+from openai.types.responses import Response
 
-from magent2.errors import ModelError
+from magent2.errors import ContextTooLong, ModelError
 from magent2.models.envelope import utc_timestamp
 from magent2.models.json_types import JsonObject, encodable
-from magent2.runner.circuit import Circuit, CircuitCall
-from magent2.runner.context import TALK, ModelRequest
+from magent2.runner.context import TALK, ModelRequest, items_of
 from magent2.runner.event_mapping import TEXT_DELTA
+from magent2.runner.journal.compaction import RequestFitter
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import record_sdk_outputs
-from magent2.runner.sdk_run import WrappedModel, closing_events, is_provider_failure, retry_after_s
+from magent2.runner.providers.calls import COMPLETED, Candidate, guarded_model
+from magent2.runner.sdk_run import translated
 from magent2.runner.stored_response import completed_event, model_response, response_of
+from magent2.runner.wrapped_model import WrappedModel, closing_events
+from magent2.sessions.folds import InputItem
 
 if TYPE_CHECKING:
     from magent2.telemetry.observation import ObservedModelCall
 
-COMPLETED: Final = "response.completed"
 SERVER_STATE = ("previous_response_id", "conversation_id", "conversation", "auto_previous_response_id")
 
 
 class JournalModel(WrappedModel):
-    """Wraps the model that the SDK would use for an agent."""
+    """Calls the models of an agent in place of the SDK. `fitter` fits its requests into their context."""
 
-    def __init__(self, inner: Model, journal: Journal, speaker: str, circuit: Circuit) -> None:
-        self._inner = inner
+    def __init__(self, candidates: Sequence[Candidate], journal: Journal, speaker: str, fitter: RequestFitter) -> None:
+        self._inner = guarded_model(candidates, journal.context.circuits, self._observe)
         self._journal = journal
         self._speaker = speaker
-        self._circuit = circuit
+        self._fitter = fitter
+        self._observed: ObservedModelCall | None = None
+        self._model = candidates[0].requested  # the one that was asked last
 
     async def get_response(
         self,
@@ -49,12 +52,19 @@ class JournalModel(WrappedModel):
         recorded = self._journal.replay_turn(input)
         if recorded is not None:
             return model_response(recorded)
-        request, _ = await self._begin(input)
-        with _through(self._circuit) as call:
-            response = await self._inner.get_response(system_instructions, request, model_settings, *rest, **options)
-            call.succeed()
-        await self._journal.end_turn(response_of(response), self._speaker)
-        return response
+        request = await self._begin(system_instructions, input, model_settings, rest)
+        while True:
+            try:
+                with self._journal.meter.failures():
+                    call = self._inner.get_response(system_instructions, request, model_settings, *rest, **options)
+                    response = await call
+                    await self._end(response_of(response))
+                    return response
+            except Exception as error:
+                shorter = await self._refit(error, system_instructions)
+                if shorter is None:
+                    raise
+                request = shorter
 
     async def stream_response(
         self,
@@ -69,50 +79,90 @@ class JournalModel(WrappedModel):
         if recorded is not None:
             yield completed_event(recorded)
             return
-        request, observed = await self._begin(input)
-        streamed = _StreamedResponse(self._journal, self._speaker)
-        with _through(self._circuit) as call:
+        request: ModelRequest | None = await self._begin(system_instructions, input, model_settings, rest)
+        streamed = _StreamedResponse(self._journal, self._speaker, self._end)
+        while request is not None:
             responses = self._inner.stream_response(system_instructions, request, model_settings, *rest, **options)
-            async with closing_events(responses) as events:
-                async for event in events:
-                    if observed is not None:
-                        observed.chunk_received()
-                    if event.type == TEXT_DELTA:
-                        # The SDK needs only the first token: it does not retry a response that has begun. Passing the
-                        # others through its queues would cost time for each.
-                        if await streamed.handle_text(event.delta):
+            try:
+                with self._journal.meter.failures(lambda: streamed.has_begun):
+                    async with closing_events(self._passed_on(responses, streamed)) as events:
+                        async for event in events:
                             yield event
-                        continue
-                    # The last event records the response. It is passed on afterwards, because the SDK runs the tools
-                    # of the response as soon as it has seen this event.
-                    if event.type == COMPLETED:
-                        call.succeed()
-                    await streamed.handle(event)
-                    yield event
+                return
+            except Exception as error:
+                request = None if streamed.has_begun else await self._refit(error, system_instructions)
+                if request is None:
+                    raise
 
-    async def _begin(self, sdk_request: ModelRequest) -> tuple[ModelRequest, ObservedModelCall | None]:
-        """Begin a turn that is not recorded. Return the request of the SDK with the steers of the run in it."""
+    async def _passed_on(
+        self, responses: AsyncIterator[TResponseStreamEvent], streamed: _StreamedResponse
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        """Write the events of a response, and yield those that the SDK needs."""
+        async with closing_events(responses) as events:
+            async for event in events:
+                if self._observed is not None:
+                    self._observed.chunk_received()
+                if event.type == TEXT_DELTA:
+                    # The SDK needs only the first token: it does not retry a response that has begun. Passing the
+                    # others through its queues would cost time for each.
+                    if await streamed.handle_text(event.delta):
+                        yield event
+                    continue
+                # The last event records the response. It is passed on afterwards, because the SDK runs the tools of
+                # the response as soon as it has seen this event.
+                await streamed.handle(event)
+                yield event
+
+    async def _begin(
+        self, instructions: str | None, sdk_request: ModelRequest, settings: ModelSettings, rest: Sequence[object]
+    ) -> ModelRequest:
+        """Begin a turn that is not recorded. Return the request of the SDK with the steers of the run and its files.
+
+        It is compacted if it is too long.
+        """
         journal = self._journal
         await journal.context.between_turns()
         await record_sdk_outputs(journal, sdk_request, self._speaker)
         await journal.begin_turn()
-        request = journal.steers.insert_into(sdk_request)
-        observed = journal.context.observed
-        if observed is None:
-            return request, None
-        name = str(getattr(self._inner, "model", None) or type(self._inner).__name__)
-        provider = "openai" if type(self._inner).__module__.startswith("agents.models.openai") else "other"
-        return request, observed.start_model_call(journal.turn, self._speaker, name, provider, request)
+        items = cast("list[InputItem]", items_of(journal.steers.insert_into(sdk_request)))
+        layout = journal.window.layout(journal.turn, items, journal.steers.count_before)
+        request = await self._fitter.fit(layout, instructions, settings, rest)
+        await self._reserve(instructions, request)
+        return request
+
+    async def _refit(self, error: Exception, instructions: str | None) -> ModelRequest | None:
+        """Return a shorter request if the model has refused one as too long; `None` if there is none."""
+        request = await self._fitter.refit() if isinstance(translated(error), ContextTooLong) else None
+        if request is not None:
+            await self._reserve(instructions, request)
+        return request
+
+    async def _reserve(self, instructions: str | None, request: ModelRequest) -> None:
+        """The last step before the call: where the budget is used up, the run pauses here with everything recorded."""
+        await self._journal.meter.reserve(self._speaker, self._model, [instructions or "", request])
+
+    async def _end(self, response: Response) -> None:
+        await self._journal.end_turn(response, self._speaker, self._model, self._fitter.size)
+
+    def _observe(self, asked: Candidate) -> None:
+        """Begin the span of a model call. A turn has one per model that is asked."""
+        run, turn = self._journal.context.observed, self._journal.turn
+        self._model = asked.requested
+        if run is not None:
+            name, provider = asked.requested, asked.system
+            self._observed = run.start_model_call(turn, self._speaker, name, provider, self._fitter.shown)
 
 
 class _StreamedResponse:
     """A response while it is streamed. There are many tokens, so their events are built as JSON directly."""
 
-    def __init__(self, journal: Journal, speaker: str) -> None:
+    def __init__(self, journal: Journal, speaker: str, end: Callable[[Response], Awaitable[None]]) -> None:
+        """`end` records the complete response."""
         context, turn = journal.context, journal.turn
         message_id = context.message_id(turn)
         self._journal = journal
         self._speaker = speaker
+        self._end = end
         self._items: list[TResponseOutputItem] = []
         self._tokens = 0
         self._id_prefix = f"{message_id}:{context.attempt}:"
@@ -125,6 +175,11 @@ class _StreamedResponse:
         if context.kind != TALK:
             self._fields["run_kind"] = context.kind
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether something of it was passed on that cannot be taken back."""
+        return bool(self._tokens or self._items)
+
     async def handle(self, event: TResponseStreamEvent) -> None:
         """Collect the items of the response. Record the response when it is complete."""
         if event.type == "response.output_item.done":
@@ -132,7 +187,7 @@ class _StreamedResponse:
         elif event.type == COMPLETED:
             # Some servers leave the output out of their last event. The SDK then fills it in, so the record must too.
             event.response.output = event.response.output or self._items
-            await self._journal.end_turn(event.response, self._speaker)
+            await self._end(event.response)
 
     async def handle_text(self, text: str) -> bool:
         """Write the event of a piece of text. Return whether it was the first."""
@@ -152,25 +207,6 @@ class _StreamedResponse:
         token["text"] = encodable(text)
         token["index"] = index
         return token
-
-
-@contextmanager
-def _through(circuit: Circuit) -> Iterator[CircuitCall]:
-    """Make a model call through a circuit. The block says when the provider has answered; an error counts by its kind.
-
-    Raises `CircuitOpen` if no call is made now.
-    """
-    call = circuit.begin()
-    try:
-        yield call
-    except Exception as error:
-        if is_provider_failure(error):
-            call.fail(retry_after_s(error))
-        elif isinstance(error, OpenAIError):  # the provider has answered, and refused the request
-            call.succeed()
-        raise
-    finally:
-        call.abandon()
 
 
 def refuse_server_state(settings: ModelSettings, options: Mapping[str, object]) -> None:

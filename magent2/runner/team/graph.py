@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from agents import Agent, FunctionTool, Handoff, HostedMCPTool, Model, ModelSettings, RunContextWrapper, Tool, handoff
+from agents import Agent, Handoff, HostedMCPTool, Model, ModelSettings, RunContextWrapper, Tool, handoff
 
 from magent2.models.json_types import JsonObject
-from magent2.runner.build import function_tool_of, unavailable_tool, with_python
+from magent2.runner.attachments import TEXT_ONLY, USUAL_CONTENT
+from magent2.runner.build import function_tool_of, require_approval, unavailable_tool, with_python
 from magent2.runner.context import RunContext
+from magent2.runner.guardrails import input_guardrail, output_guardrail
+from magent2.runner.journal.compaction import AgentContext
+from magent2.runner.journal.output import SchemaOutput, stored_schema
+from magent2.runner.providers.catalogue import OwnServer
+from magent2.runner.providers.provider import AgentModels, LoopProvider
+from magent2.runner.providers.settings import sdk_settings
+from magent2.runner.team.sdk_agents import SdkAgentCopies
 from magent2.runner.team.spec import TeamMember, TeamSpec
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.python_tool import LateTools
 from magent2.sessions.folds import function_calls
 from magent2.sessions.history import RunRecord
-from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind, kind_of_model
+from magent2.tools.builtins import BUILTINS, ROUTING_KINDS, BuiltinTools, ModelKind, kind_of_models
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.mcp import McpServers, model_name
 from magent2.tools.registry import ToolRegistry, grants_of
@@ -44,7 +52,9 @@ class TeamGraphs:
     mcp: McpServers
     sandbox: Sandbox
     kind: ModelKind
+    provider: LoopProvider
     model: Model | str | None = None  # replaces the model of every agent
+    folder: Path | None = None  # where modules of guardrails and SDK agents are looked for first
     _cache: OrderedDict[tuple[str, str], Agent] = field(default_factory=OrderedDict)
 
     def get(self, spec: TeamSpec, start: str, run: RunRecord) -> Agent:
@@ -60,28 +70,66 @@ class TeamGraphs:
         self._cache.move_to_end(key)
         return self._cache[key]
 
+    def contexts(self, spec: TeamSpec, runs_max: int | None) -> dict[str, AgentContext]:
+        """What the requests of each agent may contain. `runs_max`: earlier runs in them.
+
+        The content is what the roster says, else what its kind of model takes.
+        """
+        usual = USUAL_CONTENT if self.kind in ROUTING_KINDS else TEXT_ONLY
+        return {
+            name: AgentContext(
+                accepts=frozenset(member.accepts) | TEXT_ONLY if member.accepts else usual,
+                context_max=member.context_max,
+                summary_model=self._summary_model_of(member),
+                runs_max=runs_max,
+            )
+            for name, member in spec.members.items()
+        }
+
+    def _summary_model_of(self, member: TeamMember) -> Model | str | None:
+        """The model that makes the summaries of an agent, if it is not its own. It is on the same server."""
+        if self.model is not None or member.summary_model is None:
+            return None
+        if member.own_server.is_set:
+            return AgentModels(self.provider, (member.summary_model,), member.own_server)
+        return member.summary_model
+
     def clear_cache(self) -> None:
         """Forget all agents. Another roster may define other tools under the same names."""
         self._cache.clear()
 
     def _build(self, spec: TeamSpec, called: Mapping[str, frozenset[str]]) -> dict[str, Agent]:
-        agents = {name: self._agent(spec, member) for name, member in spec.members.items()}
+        agents = SdkAgentCopies(spec, self.model, self.folder).agents()
+        agents |= {name: self._agent(spec, member) for name, member in spec.members.items() if member.agent is None}
         for name, member in spec.members.items():
-            agents[name].handoffs = [handoff_to(agents[target]) for target in member.handoffs if target in agents]
+            own = {target.agent_name for target in agents[name].handoffs if isinstance(target, Handoff)}
+            targets = [target for target in member.handoffs if target in agents and target not in own]
+            agents[name].handoffs = [*agents[name].handoffs, *(handoff_to(agents[target]) for target in targets)]
             self._add_late_tools(agents[name], member, called.get(name, frozenset()))
         return agents
 
     def _agent(self, spec: TeamSpec, member: TeamMember) -> Agent:
         hosted = self._hosted_tools(member)
-        limit = ModelSettings(extra_args={"max_tool_calls": self.builtins.calls_max}) if hosted else ModelSettings()
+        limit = ModelSettings(extra_args={"max_tool_calls": self.builtins.calls_max}) if hosted else None
         return Agent(
             name=member.name,
             handoff_description=member.role or None,
             instructions=spec.instructions_of(member.name),
-            model=self.model if self.model is not None else member.model,
-            model_settings=limit,
+            model=self.model_of(member),
+            model_settings=sdk_settings(member.model_settings).resolve(limit),
             tools=[*self._local_tools(member), *hosted],
+            input_guardrails=[input_guardrail(path, self.folder) for path in member.input_guardrails],
+            output_guardrails=[output_guardrail(path, self.folder) for path in member.output_guardrails],
+            output_type=None if member.output_schema is None else SchemaOutput(stored_schema(member.output_schema)),
         )
+
+    def model_of(self, member: TeamMember) -> Model | str | None:
+        """The model of an agent: the one that replaces all, a name for the provider, or several names as one model."""
+        if self.model is not None:
+            return self.model
+        if member.fallbacks or member.own_server != OwnServer():
+            return AgentModels(self.provider, member.models, member.own_server)
+        return member.model
 
     def _local_tools(self, member: TeamMember) -> list[Tool]:
         """The tools that run in this process. Tools that the registry lacks are left out and logged."""
@@ -106,7 +154,9 @@ class TeamGraphs:
 
         A tool that needs approval is left out if its provider cannot ask for it: it must not run without approval.
         """
-        kind = self.kind if self.model is not None else kind_of_model(self.kind, member.model)
+        kind = self.kind
+        if self.model is None:
+            kind = kind_of_models(kind, member.models, own_server=member.own_server.is_set)
         tools: list[Tool] = []
         without_approval: list[str] = []
         for name in member.tools:
@@ -171,16 +221,6 @@ def called_tools(run: RunRecord) -> dict[str, frozenset[str]]:
         if names:
             called[answer["speaker"]] = called.get(answer["speaker"], frozenset()) | names
     return called
-
-
-def require_approval(tool: Tool) -> Tool:
-    """A copy of the tool whose calls need approval."""
-    tool = copy.copy(tool)
-    if isinstance(tool, FunctionTool):
-        tool.needs_approval = True
-    elif isinstance(tool, HostedMCPTool):
-        tool.tool_config = {**tool.tool_config, "require_approval": "always"}
-    return tool
 
 
 def local_tools(registry: ToolRegistry, sandbox: Sandbox, mcp: McpServers, member: TeamMember) -> list[ToolDefinition]:

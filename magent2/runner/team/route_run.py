@@ -32,7 +32,10 @@ from magent2.roster.routing import (
 )
 from magent2.roster.spec import Scenario
 from magent2.runner.context import RunContext
+from magent2.runner.journal.agents import ANY_AGENT
+from magent2.runner.journal.compaction import AgentContext
 from magent2.runner.journal.run import JournalledRun
+from magent2.runner.providers.settings import sdk_settings
 from magent2.runner.run_stream import Event
 from magent2.runner.team.spec import TeamMember
 from magent2.sessions.stream import event_payload
@@ -65,7 +68,10 @@ class RouteRun:
         self, instructions: str | None, model: Model | str | None, provider: ModelProvider
     ) -> AsyncGenerator[Event, None]:
         agent = self._agent(instructions, model)
-        run = JournalledRun(self._context, agent, provider, SDKRunner.run_streamed, max_turns=1)
+        # A decision has no time for a summary.
+        contexts = {ANY_AGENT: AgentContext(context_max=self._member.context_max, summaries=False)}
+        start = SDKRunner.run_streamed
+        run = JournalledRun(self._context, agent, provider, start, max_turns=1, contexts=contexts)
         try:
             async with aclosing(run.stream(DECISIONS_SHOWN_MAX)) as events:
                 async for event in events:
@@ -81,7 +87,9 @@ class RouteRun:
             model=model,
             tools=[self._route_tool()],
             tool_use_behavior="stop_on_first_tool",
-            model_settings=ModelSettings(tool_choice=ROUTE, timeout=self._timeout_s),
+            model_settings=sdk_settings(self._member.model_settings).resolve(
+                ModelSettings(tool_choice=ROUTE, timeout=self._timeout_s)
+            ),
         )
 
     def _route_tool(self) -> FunctionTool:

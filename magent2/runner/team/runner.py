@@ -7,6 +7,7 @@ the run starts and is on the log with its start. A roster that is reloaded later
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +16,25 @@ from typing import TypeAlias
 from agents import Model
 from agents import Runner as SDKRunner
 
-from magent2.errors import Magent2Error
+from magent2.errors import Magent2Error, OutputMismatch, SettingsError
 from magent2.fair_share import FairThreads
 from magent2.mail.headers import MESSAGE_RUN, ROUTE_RUN, TOOL_RUN
 from magent2.models.address import Address
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
-from magent2.roster.spec import Roster
-from magent2.runner.config import HISTORY_MAX, MAX_TURNS, RunnerConfig
+from magent2.models.output_schema import output_fault
+from magent2.roster.spec import ContextValues, Roster
+from magent2.runner.attachments import REQUEST_FILES_MAX_BYTES
+from magent2.runner.config import MAX_TURNS, RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
+from magent2.runner.guardrails import input_guardrail, output_guardrail
+from magent2.runner.journal.compaction import earlier_runs_of
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner, StreamedEvent
+from magent2.runner.providers.catalogue import check_models
+from magent2.runner.providers.provider import import_foreign, provider_of
 from magent2.runner.run_stream import Event, RunStream
-from magent2.runner.sdk_run import LoopProvider
 from magent2.runner.team.graph import TeamGraphs
 from magent2.runner.team.route_run import ROUTE_MAX_S, RouteRun
 from magent2.runner.team.spec import TeamSpec, resolve, scenario_of
@@ -74,7 +80,7 @@ class TeamRunner:
         self._folder = folder
         self._route_max_s = route_max_s
         self._mcp = McpServers()
-        self._provider = LoopProvider(self._config.api_key, self._config.base_url)
+        self._provider = provider_of(self._config)
         limits = self._roster_source().limits
         self.sandbox = LoopSandbox(
             lambda: MontySandbox(
@@ -86,7 +92,9 @@ class TeamRunner:
             limits.get("tool_threads_max", TOOL_THREADS_MAX),
             limits.get("tool_threads_per_principal_max", TOOL_THREADS_PER_PRINCIPAL_MAX),
         )
-        self._graphs = TeamGraphs(self.tools, self.builtins, self._mcp, self.sandbox, kind, model)
+        self._graphs = TeamGraphs(
+            self.tools, self.builtins, self._mcp, self.sandbox, kind, self._provider, model, folder
+        )
         self._loaded_roster: Roster | None = None
         self._v1_runners: dict[str, OpenAIAgentsRunner] = {}  # by agent
         self._load_roster()
@@ -94,13 +102,15 @@ class TeamRunner:
     @property
     def takes_steers(self) -> bool:
         """Whether its runs can be steered: they call a model, and see new messages before each call."""
-        return self.kind != "echo"
+        return self.kind != "echo" or any(
+            agent.agent is not None for scenario in self.roster.scenarios.values() for agent in scenario.agents.values()
+        )
 
     @property
-    def history_max(self) -> int:
-        """How many earlier runs of a conversation the model gets."""
+    def history_max(self) -> int | None:
+        """How many earlier runs of a conversation the model gets; no limit by default."""
         own = self._config.history_max
-        return own if own != HISTORY_MAX else self.roster.limits.get("history_max", HISTORY_MAX)
+        return own if own is not None else self.roster.limits.get("history_max")
 
     @property
     def roster(self) -> Roster:
@@ -125,11 +135,34 @@ class TeamRunner:
             if first:
                 raise
             log.warning("the tools of a reloaded roster cannot be loaded", extra={"error": str(error)})
+        try:
+            self._follow_models(roster)
+        except Magent2Error as error:
+            if first:
+                raise
+            log.warning("the models of a reloaded roster cannot be used", extra={"error": str(error)})
         self._mcp.follow(roster.mcp)
         self._graphs.clear_cache()
         self._v1_runners.clear()
         self._loaded_roster = roster
         return roster
+
+    def _follow_models(self, roster: Roster) -> None:
+        """Check the models and guardrails of a roster, and import what they need. Raises `SettingsError`."""
+        self._provider.follow(roster.providers)
+        agents = {agent.name: agent for part in roster.scenarios.values() for agent in part.agents.values()}.values()
+        for agent in agents:
+            for path in agent.input_guardrails:
+                input_guardrail(path, self._folder)
+            for path in agent.output_guardrails:
+                output_guardrail(path, self._folder)
+        if self._graphs.model is not None or self.kind not in ROUTING_KINDS:  # one that replaces all, or none
+            return
+        catalogue = self._provider.catalogue
+        faults = check_models(catalogue, roster, self._config.model)
+        if faults:
+            raise SettingsError("; ".join(faults))
+        import_foreign([target for _, found in catalogue.team(roster, self._config.model) for target in found])
 
     # --- runs
 
@@ -145,14 +178,34 @@ class TeamRunner:
             return ToolRun(context, member, self.tools, self._mcp, self.sandbox, self.tool_threads).stream()
         if context.kind == ROUTE_RUN:
             return self._route(context, spec)
-        if self.kind == "echo":
-            return EchoRunner().astream_run(envelope)
+        if self.kind == "echo" and spec.members[context.agent].agent is None:
+            return self._echo(envelope, context, spec)
         agent = self._graphs.get(spec, context.agent, context.run)
+        # An SDK agent may have a model of its own, which needs no key.
+        if self.kind == "echo" and not isinstance(agent.model, Model):
+            return self._echo(envelope, context, spec)
         # A limit of the environment that differs from the default overrides the roster's.
         config, limits = self._config, self.roster.limits
         max_turns = config.max_turns if config.max_turns != MAX_TURNS else limits.get("max_turns", MAX_TURNS)
-        run = JournalledRun(context, agent, self._provider, SDKRunner.run_streamed, max_turns, self.tool_threads)
-        return run.stream(self.history_max)
+        run = JournalledRun(
+            context,
+            agent,
+            self._provider,
+            SDKRunner.run_streamed,
+            max_turns,
+            self.tool_threads,
+            self._graphs.contexts(spec, self.history_max),
+            limits.get("request_files_max_bytes", REQUEST_FILES_MAX_BYTES),
+        )
+        return run.stream(earlier_runs_of(self.history_max))
+
+    def _echo(self, envelope: MessageEnvelope, context: RunContext, spec: TeamSpec) -> AsyncGenerator[Event, None]:
+        wanted, own = context.options.output_schema, spec.members[context.agent].output_schema
+        schema = own if wanted is None else wanted.json_schema
+        fault = None if schema is None else output_fault(schema, envelope.content or "")
+        if fault is not None:
+            raise OutputMismatch(f"the echo of the message does not match the schema of the output: {fault}")
+        return EchoRunner().astream_run(envelope)
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[StreamedEvent]:
         """Contract v1: run with the conversation that this process remembers, without MCP servers."""
@@ -164,8 +217,10 @@ class TeamRunner:
         if name not in self._v1_runners:
             spec = self._resolve(name, RecordedSettings(), MESSAGE_RUN)
             run = RunRecord("", name, {}, {}, 0)
-            graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self.sandbox, self.kind, self._graphs.model)
-            self._v1_runners[name] = OpenAIAgentsRunner(graphs.get(spec, name, run), sandbox=self.sandbox)
+            graphs = replace(self._graphs, mcp=McpServers(), _cache=OrderedDict())
+            self._v1_runners[name] = OpenAIAgentsRunner(
+                graphs.get(spec, name, run), sandbox=self.sandbox, provider=self._provider
+            )
         return self._v1_runners[name].stream_run(envelope)
 
     async def aclose(self) -> None:
@@ -187,7 +242,12 @@ class TeamRunner:
 
     def _resolve(self, agent: str, settings: RecordedSettings, kind: str) -> TeamSpec:
         kind = kind if kind in (TOOL_RUN, ROUTE_RUN) else MESSAGE_RUN
-        return resolve(self.roster, agent, settings, kind=kind, model=self._config.model)
+        context = ContextValues()
+        if self._config.context_max is not None:
+            context["context_max"] = self._config.context_max
+        if self._config.summary_model is not None:
+            context["summary_model"] = self._config.summary_model
+        return resolve(self.roster, agent, settings, kind=kind, model=self._config.model, context=context)
 
     def _route(self, context: RunContext, spec: TeamSpec) -> AsyncGenerator[Event, None]:
         member = spec.members[context.agent]
@@ -197,5 +257,4 @@ class TeamRunner:
         run = RouteRun(context, scenario, member, timeout_s)
         if self.kind not in ROUTING_KINDS:
             return run.without_model()
-        model = self._graphs.model if self._graphs.model is not None else member.model
-        return run.stream(spec.instructions_of(context.agent), model, self._provider)
+        return run.stream(spec.instructions_of(context.agent), self._graphs.model_of(member), self._provider)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from magent2.bus.records import canonical
 from magent2.mail.headers import MESSAGE_RUN
+from magent2.models.files import ContentKind
 from magent2.models.json_types import JsonMapping, JsonObject
-from magent2.roster.spec import AgentSpec, Roster, Scenario
+from magent2.roster.spec import AgentSpec, Api, ContextValues, ModelSettingsValues, Roster, Scenario
+from magent2.runner.providers.catalogue import OwnServer, check_choice
 from magent2.sessions.history import AgentSettings, RecordedSettings
 
 
@@ -24,18 +26,40 @@ class TeamMember:
     role: str = ""
     instructions: str = ""
     model: str | None = None
+    fallbacks: tuple[str, ...] = ()  # models to ask if `model` is down or refuses, in this order
+    model_settings: ModelSettingsValues = field(default_factory=ModelSettingsValues)
+    base_url: str | None = None
+    api_key_env: str | None = None
+    api: Api | None = None
+    model_timeout_s: float | None = None
+    input_guardrails: tuple[str, ...] = ()
+    output_guardrails: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     subagents: tuple[str, ...] = ()
     approval: tuple[str, ...] = ()  # the tools that need approval
+    accepts: tuple[ContentKind, ...] = ()  # the content that its model takes; by default that of its kind
+    context_max: int | None = None  # tokens of a request above which it is compacted; by default by its model
+    summary_model: str | None = None  # makes summaries; by default its own model does
+    output_schema: JsonObject | None = None
+    agent: str | None = None  # the import path of an SDK agent, whose code has its instructions and tools
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of its models in order; empty for the SDK's default."""
+        return () if self.model is None else (self.model, *self.fallbacks)
+
+    @property
+    def own_server(self) -> OwnServer:
+        return OwnServer(self.base_url, self.api_key_env, self.api, self.model_timeout_s)
 
     def payload(self) -> JsonObject:
         """The fields as JSON, without the name and without empty ones."""
         return {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()
-            if value and key != "name"
+            if (value or key == "output_schema") and value is not None and key != "name"
         }
 
     @classmethod
@@ -85,9 +109,15 @@ class TeamSpec:
 
 
 def resolve(
-    roster: Roster, agent: str, settings: RecordedSettings, *, kind: str = MESSAGE_RUN, model: str | None = None
+    roster: Roster,
+    agent: str,
+    settings: RecordedSettings,
+    *,
+    kind: str = MESSAGE_RUN,
+    model: str | None = None,
+    context: ContextValues | None = None,
 ) -> TeamSpec:
-    """The specification of a run of this agent that starts now. `model` is for agents that name none.
+    """The specification of a run of this agent that starts now. `model` and `context` are for agents that name none.
 
     The settings of the session apply to the agents of its scenario. They do not apply to an agent of another scenario.
     """
@@ -95,21 +125,40 @@ def resolve(
     own = settings if settings.get("scenario_id") in (None, scenario.id) else RecordedSettings()
     names = reachable(scenario, agent) if kind == MESSAGE_RUN else (agent,)
     changes = own.get("agents") or {}
-    members = {name: _member(scenario.agents[name], changes.get(name) or {}, model) for name in names}
+    for name in names:
+        if chosen := (changes.get(name) or {}).get("model"):
+            check_choice(roster, chosen)
+    usual: ContextValues = {**roster.context, **(context or ContextValues())}
+    members = {name: _member(scenario.agents[name], changes.get(name) or {}, model, usual) for name in names}
     return TeamSpec(scenario.id, members, own.get("overlay") or "", kind)
 
 
-def _member(agent: AgentSpec, changes: AgentSettings, model: str | None) -> TeamMember:
+def _member(agent: AgentSpec, changes: AgentSettings, model: str | None, context: ContextValues) -> TeamMember:
+    chosen = changes.get("model")
+    models = (chosen,) if chosen else agent.model_names or (model,)
     return TeamMember(
         agent.name,
         role=agent.role,
         instructions=changes.get("instructions") or agent.instructions,
-        model=changes.get("model") or agent.model or model,
-        tools=agent.tools,
+        model=models[0],
+        fallbacks=agent.model_names[1:] if not chosen else (),
+        model_settings=agent.model_settings,
+        base_url=agent.base_url,
+        api_key_env=agent.api_key_env,
+        api=agent.api,
+        model_timeout_s=agent.model_timeout_s,
+        input_guardrails=agent.input_guardrails,
+        output_guardrails=agent.output_guardrails,
+        tools=agent.tools if agent.agent is None else (),
         handoffs=agent.handoffs,
         mcp=agent.mcp,
         approval=agent.approval,
         subagents=agent.subagents,
+        accepts=agent.accepts or (),
+        output_schema=agent.output_schema if isinstance(agent.output_schema, dict) else None,
+        context_max=agent.context_max or context.get("context_max"),
+        summary_model=agent.summary_model or context.get("summary_model"),
+        agent=agent.agent,
     )
 
 

@@ -2,15 +2,16 @@
 
 The fold is bounded. It holds the runs that a later run may need: those in progress, the last `runs_max` of each agent
 and of each scenario, the last that asked for approval, and the earlier runs in the input of a run in progress. Of older
-runs it keeps totals. After at least `SNAPSHOT_EVERY` records, a worker that starts a run writes a `snapshot` of the
-fold into the history. A reader needs the last snapshot, the records of the runs in it, and what follows it, however
-long the history is.
+runs, of those that a compaction covers, and of those whose answer was replaced, it keeps totals. After at least
+`SNAPSHOT_EVERY` records, a worker that starts a run writes a `snapshot` of the fold into the history. A reader needs
+the last snapshot, the records of the runs in it, and what follows it, however long the history is.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Reversible, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypedDict, cast
 
@@ -23,6 +24,7 @@ from magent2.sessions.history.records import (
     AnswerRecord,
     ApprovalRequest,
     BegunRecord,
+    CompactionRecord,
     DecisionRecord,
     EndRecord,
     RecordedSettings,
@@ -32,15 +34,16 @@ from magent2.sessions.history.records import (
     ToolRecord,
 )
 
-RUNS_MAX = 50  # earlier runs that a history holds for each agent and scenario, unless a runner asks for more
+RUNS_MAX = 128  # earlier runs that a history holds for each agent and scenario, unless a runner asks for more
 # Runs beyond that number which are not dropped yet. Between the read of a history and the start of the run that read
 # it, runs of other agents may end. Without this reserve they would displace runs that the new run has in its input.
 RUNS_RESERVE = 14
 DROP_EVERY = 16  # runs; the fold looks for runs to drop at every start that makes their number a multiple of it
 SNAPSHOT_EVERY = 128  # records between two snapshots, at least
-SNAPSHOT_VERSION = 1  # readers ignore snapshots of other versions
+SNAPSHOT_VERSION = 2  # readers ignore snapshots of other versions; those of 1 do not know compactions
 SNAPSHOT_MAX_BYTES = 1 << 19  # a larger snapshot is not written
 SPAN_GAP = 32  # records; ranges of a snapshot that are closer are read as one
+COMPACTIONS_KEPT = 3  # of one agent or scenario; a run that started before the last one may need an earlier one
 RECORD_COST_BYTES = 1500  # memory of a record besides the bytes of its payload (measured by `make bench-history`)
 
 
@@ -48,6 +51,20 @@ ATTEMPT_ENDS = frozenset({"pause", "retry", "defer", "give_back", "wait"})
 
 RunGroup: TypeAlias = tuple[str | None, str, str | None]  # kind, agent and scenario of a run
 KeptGroup: TypeAlias = tuple[str, str | None, str | None]  # see `_kept_groups`
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A compaction that later runs start from. `seq` is that of its record, `run` the run that made it."""
+
+    seq: int
+    run: str
+    record: CompactionRecord
+
+    @property
+    def is_of_own_turns(self) -> bool:
+        """Whether it covers a part of the run that made it, and so all earlier runs in the input of that run."""
+        return self.record["through"]["run"] == self.run
 
 
 @dataclass(slots=True)
@@ -69,8 +86,11 @@ class RunRecord:
     begun: dict[tuple[int, str, int], BegunRecord] = field(default_factory=dict)
     asked: dict[tuple[int, str], ApprovalRequest] = field(default_factory=dict)  # calls that need approval
     decisions: dict[tuple[int, str], DecisionRecord] = field(default_factory=dict)  # on them
+    budgets: tuple[str, ...] = ()  # kinds of budgets that it waits for; empty if it is not paused for one
+    compactions: list[CompactionRecord] = field(default_factory=list)  # the last one applies
     end: EndRecord | None = None
     ended: int = 0  # seq of its end
+    superseded: str = ""  # the message that is answered instead, if its answer was replaced
     retries: int = 0  # attempts that failed; an attempt whose worker crashed leaves no record
     returns: int = 0  # attempts that a worker gave back, paused or deferred
     failures: int = 0  # attempts that failed since the last answer or result
@@ -81,10 +101,12 @@ class RunRecord:
     mail: int = 0  # seq of its message in the inbox of its agent; 0 if an older release started it
     seqs: list[int] = field(default_factory=list)  # of its records; empty before its start is recorded
     size_bytes: int = 0
-    # The names of the earlier runs in its input, and the number of those left out. They are fixed when it starts, and
-    # kept as long as it may still need its input: until it finishes or is stopped.
+    # The names of the earlier runs in its input, the compaction before them, and the number of runs left out. They are
+    # fixed when it starts, and kept as long as it may still need its input: until it finishes or is stopped.
     input: tuple[str, ...] = ()
+    base: Compaction | None = None
     left_out: int = 0
+    covered: dict[KeptGroup, int] = field(default_factory=dict)  # for which runs, and the seq of their compaction
     group: RunGroup = (None, "", None)  # set when its start is folded
 
     def steers(self, turn: int) -> Sequence[SeenSteer]:
@@ -99,7 +121,7 @@ class RunRecord:
     @property
     def may_run_again(self) -> bool:
         """Whether it has not ended, or has failed: then its dead letter may be retried."""
-        return self.end is None or self.end["status"] == "failed"
+        return self.end is None or (self.end["status"] == "failed" and not self.superseded)
 
     def copy(self) -> RunRecord:
         return replace(
@@ -110,8 +132,10 @@ class RunRecord:
             begun=dict(self.begun),
             asked=dict(self.asked),
             decisions=dict(self.decisions),
+            compactions=list(self.compactions),
             waiting=set(self.waiting),
             seqs=list(self.seqs),
+            covered=dict(self.covered),
         )
 
 
@@ -131,12 +155,19 @@ def _sees(own: RunGroup, other: RunGroup) -> bool:
     return other[1] == own[1] or (own[2] is not None and other[2] == own[2])
 
 
+def _scope_of(group: RunGroup) -> KeptGroup:
+    """The runs that start from the same compactions: those of a scenario, or of an agent outside of scenarios."""
+    kind, agent, scenario = group
+    return ("agent", kind, agent) if scenario is None else ("scenario", kind, scenario)
+
+
 @dataclass(frozen=True, slots=True)
 class DroppedRuns:
     """What a history keeps of the ended runs that it has dropped.
 
-    `groups` counts them. `received` is, by agent, the highest seq of its inbox that such a run has received; `None` if
-    an older release started the run and did not record it. `asked` is the number of them that asked for approval.
+    `groups` counts those that no compaction covers. `received` is, by agent, the highest seq of its inbox that such a
+    run has received; `None` if an older release started the run and did not record it. `asked` is the number of them
+    that asked for approval.
     """
 
     ended: int = 0
@@ -157,7 +188,7 @@ class DroppedRuns:
         for run in runs:
             ended += 1
             asked += bool(run.asked)
-            groups[run.group] += 1
+            groups[run.group] += not run.superseded and _scope_of(run.group) not in run.covered
             spent = run.end.get("usage") if run.end is not None else None
             if isinstance(spent, Mapping):
                 usage = sum_usage(usage, spent)
@@ -166,7 +197,7 @@ class DroppedRuns:
             # of an earlier run.
             steers = [steer["seq"] for turn in run.answers for steer in run.steers(turn)]
             received[run.agent] = max(received.get(run.agent) or 0, run.mail, *steers, 0) if run.mail else None
-        return DroppedRuns(ended, asked, usage, by_agent, dict(groups), received)
+        return DroppedRuns(ended, asked, usage, by_agent, dict(+groups), received)
 
     def without(self, run: RunRecord) -> DroppedRuns:
         """Without a failed run, which starts again. Failed runs have no usage."""
@@ -197,7 +228,7 @@ class History:
     """The runs of a conversation that matter, in the order of their starts, read up to the seq `last`. Immutable.
 
     `settings` are the last ones written. `dropped` is what remains of older runs. `snapshot` is the seq up to which the
-    last snapshot reaches.
+    last snapshot reaches. `compactions` are the last ones of each agent or scenario.
     """
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
@@ -206,11 +237,17 @@ class History:
     dropped: DroppedRuns = field(default_factory=DroppedRuns)
     snapshot: int = 0
     runs_max: int = RUNS_MAX
+    compactions: Mapping[KeptGroup, tuple[Compaction, ...]] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
         """About how much memory it takes."""
-        return RECORD_COST_BYTES + sum(run.size_bytes for run in self.runs.values())
+        summaries = sum(
+            RECORD_COST_BYTES + 4 * len(one.record.get("summary", ""))
+            for kept in self.compactions.values()
+            for one in kept
+        )
+        return RECORD_COST_BYTES + summaries + sum(run.size_bytes for run in self.runs.values())
 
     @property
     def snapshot_due(self) -> bool:
@@ -224,7 +261,9 @@ class History:
         for record in records:
             if not record.erased:
                 fold.add(record)
-        return History(fold.runs, records[-1].seq, fold.settings, fold.dropped, fold.snapshot, self.runs_max)
+        return History(
+            fold.runs, records[-1].seq, fold.settings, fold.dropped, fold.snapshot, self.runs_max, fold.compactions
+        )
 
     def earlier_runs(self, run: RunRecord) -> tuple[list[RunRecord], int]:
         """The ended runs that this run has in its input, in order, and the number of older ones that it has not.
@@ -234,9 +273,24 @@ class History:
         if run.seqs:
             return [self.runs[name] for name in run.input if name in self.runs], run.left_out
         own = _group_of(run.agent, run.spec)
-        ended = [other for other in self.runs.values() if 0 < other.ended <= run.seen and _sees(own, other.group)]
+        scope, uncovered = _scope_of(own), run.seen + 1
+        ended = [
+            other
+            for other in self.runs.values()
+            if 0 < other.ended <= run.seen
+            and not other.superseded
+            and other.covered.get(scope, uncovered) > run.seen
+            and _sees(own, other.group)
+        ]
         kept = ended[max(0, len(ended) - self.runs_max) :]
         return kept, len(ended) - len(kept) + self.dropped.visible_to(run)
+
+    def compaction_before(self, run: RunRecord) -> Compaction | None:
+        """The compaction that the input of this run starts with, if there is one: the last when it started."""
+        if run.seqs:
+            return run.base
+        found = self.compactions.get(_scope_of(_group_of(run.agent, run.spec)), ())
+        return next((one for one in reversed(found) if one.seq <= run.seen), None)
 
 
 class _Fold:
@@ -247,6 +301,7 @@ class _Fold:
         self.settings = before.settings
         self.dropped = before.dropped
         self.snapshot = before.snapshot
+        self.compactions = dict(before.compactions)
         self._before = before
         self._own: set[str] = set()
 
@@ -266,18 +321,66 @@ class _Fold:
             return
         if name not in self.runs:
             return
+        if kind == "compaction":
+            self._cover(self.runs[name], record)
+        elif kind == "superseded":
+            self._uncover(self.runs[name])
+        add_record(self._change(name), record)
+
+    def _change(self, name: str) -> RunRecord:
+        """The run, to be changed."""
         if name not in self._own:
             self.runs[name] = self.runs[name].copy()
             self._own.add(name)
-        add_record(self.runs[name], record)
+        return self.runs[name]
+
+    def _cover(self, run: RunRecord, record: Record) -> None:
+        """Let later runs start from a compaction, without the earlier runs that it covers."""
+        made = Compaction(record.seq, run.run, cast(CompactionRecord, record.payload))
+        last = made.record["through"]["run"]
+        if not made.is_of_own_turns and last not in run.input:
+            return
+        names = run.input if made.is_of_own_turns else run.input[: run.input.index(last) + 1]
+        scope = _scope_of(run.group)
+        for name in names:
+            if name in self.runs:
+                self._change(name).covered.setdefault(scope, made.seq)
+        # Of the compactions that cover a part of this run, the last one is enough. The others stay: if the answer of
+        # the run is replaced, later runs start from the one before.
+        known = self.compactions.get(scope, ())
+        for old in known:
+            if old.run == run.run and old.is_of_own_turns:
+                self._move_cover(scope, old.seq, made.seq)
+        kept = [old for old in known if old.run != run.run or not old.is_of_own_turns]
+        self.compactions[scope] = (*kept, made)[-COMPACTIONS_KEPT:]
+
+    def _uncover(self, run: RunRecord) -> None:
+        """Take back what covers a part of a run that is superseded: no later run may see that part."""
+        scope = _scope_of(run.group)
+        known = self.compactions.get(scope, ())
+        for old in known:
+            if old.run == run.run and old.is_of_own_turns:
+                self._move_cover(scope, old.seq, None)
+        if known:
+            self.compactions[scope] = tuple(old for old in known if old.run != run.run or not old.is_of_own_turns)
+
+    def _move_cover(self, scope: KeptGroup, old: int, new: int | None) -> None:
+        """Say that runs which the compaction `old` covers are covered by another one, or by none."""
+        for name in [name for name, run in self.runs.items() if run.covered.get(scope) == old]:
+            covered = self._change(name).covered
+            if new is None:
+                del covered[scope]
+            else:
+                covered[scope] = new
 
     def _start(self, name: str, record: Record) -> None:
         run = started_run(record)
         if "again" in record.payload:
             self.dropped = self.dropped.without(run)
-        now = History(self.runs, dropped=self.dropped, runs_max=self._before.runs_max)
+        now = History(self.runs, dropped=self.dropped, runs_max=self._before.runs_max, compactions=self.compactions)
         earlier, run.left_out = now.earlier_runs(run)
         run.input = tuple(other.run for other in earlier)
+        run.base = now.compaction_before(run)
         _note_record(run, record)
         self.runs[name] = run
         self._own.add(name)
@@ -286,13 +389,7 @@ class _Fold:
 
     def _drop(self) -> None:
         """Drop the runs that no later run needs."""
-        kept: set[str] = set()
-        newer: Counter[KeptGroup] = Counter()
-        for run in reversed(self.runs.values()):
-            groups = _kept_groups(run) if run.end is not None else []
-            if not groups or any(newer[group] < self._before.runs_max + RUNS_RESERVE for group in groups):
-                kept.add(run.run)
-            newer.update(groups)
+        kept = _last_runs(self.runs.values(), self._before.runs_max + RUNS_RESERVE)
         kept |= {name for run in list(kept) if self.runs[run].may_run_again for name in self.runs[run].input}
         self.dropped = self.dropped.plus(run for name, run in self.runs.items() if name not in kept)
         self.runs = {name: self._without_dropped(run, kept) for name, run in self.runs.items() if name in kept}
@@ -306,12 +403,34 @@ class _Fold:
         return replace(run.copy(), input=left, left_out=run.left_out + len(run.input) - len(left))
 
 
-def _kept_groups(run: RunRecord) -> list[KeptGroup]:
-    """The groups of which a history keeps the last runs, as far as this run is in them."""
+def _last_runs(runs: Reversible[RunRecord], runs_max: int) -> set[str]:
+    """The runs that have not ended, and the last `runs_max` of each group. Of the superseded runs none counts.
+
+    A covered run counts while few runs have started since: one of them may have been read before the compaction.
+    """
+    last: set[str] = set()
+    newer: Counter[KeptGroup] = Counter()
+    starts = sorted(run.seqs[0] for run in reversed(runs))
+    for run in reversed(runs):
+        if run.end is None:
+            last.add(run.run)
+        elif not run.superseded:
+            groups = _kept_groups(run, starts)
+            if any(newer[group] < runs_max for group in groups):
+                last.add(run.run)
+            newer.update(groups)
+    return last
+
+
+def _kept_groups(run: RunRecord, starts: Sequence[int]) -> list[KeptGroup]:
+    """The groups of which a history keeps the last runs, as far as this run is in them. `starts` are all seqs."""
     kind, agent, scenario = run.group
-    groups: list[KeptGroup] = [("agent", kind, agent)]
-    if scenario is not None:
-        groups.append(("scenario", kind, scenario))
+    covered = run.covered.get(_scope_of(run.group))
+    groups: list[KeptGroup] = []
+    if covered is None or len(starts) - bisect_right(starts, covered) < RUNS_RESERVE:
+        groups.append(("agent", kind, agent))
+        if scenario is not None:
+            groups.append(("scenario", kind, scenario))
     if run.asked:
         groups.append(("asked", None, None))
     return groups
@@ -335,9 +454,12 @@ def started_run(record: Record) -> RunRecord:
 
 def add_record(run: RunRecord, record: Record) -> None:
     """Apply a record to the run that it is about."""
-    _apply(run, record)
+    if record.payload["kind"] == "compaction":
+        run.compactions.append(cast(CompactionRecord, record.payload))
+    else:
+        _apply(run, record)
     if not run.may_run_again:
-        run.input, run.left_out = (), 0
+        run.input, run.base, run.left_out = (), None, 0
     _note_record(run, record)
 
 
@@ -349,6 +471,7 @@ def _note_record(run: RunRecord, record: Record) -> None:
 def _apply(run: RunRecord, record: Record) -> None:
     payload = record.payload
     kind = payload["kind"]
+    run.budgets = tuple(budget for budget, _ in payload.get("budgets", ())) if kind == "pause" else ()
     if kind == "answer":
         run.answers.setdefault(payload["turn"], cast(AnswerRecord, payload))
         run.failures, run.failing_since_ms = 0, None
@@ -369,6 +492,8 @@ def _apply(run: RunRecord, record: Record) -> None:
         # If its dead letter is retried, attempts are counted from 1 again.
         run.waiting.clear()
         run.retries, run.failures, run.failing_since_ms = 0, 0, None
+    elif kind == "superseded":
+        run.superseded = payload["by"]
     elif kind in ATTEMPT_ENDS:
         _end_attempt(run, kind, payload)
 
@@ -400,7 +525,7 @@ def restart_records(key: RunKey, run: RunRecord, mail: int) -> list[NewRecord]:
     """The records with which a run starts again that the history has dropped: its dead letter was retried.
 
     They repeat the journal of the run, so that the fold has all of it again, and must be written in one append. In a
-    fold that still has the run they change nothing.
+    fold that still has the run they change nothing. Compactions are not repeated: the run has the input of a new one.
     """
     again: RestartFacts = {
         "retries": run.retries,
@@ -424,7 +549,9 @@ class SnapshotRecord(TypedDict):
 
     It holds totals and settings, and names the runs of the fold instead of repeating them: `runs` maps each one to the
     seq of its start, and `spans` are the ranges of seqs that contain their records. `inputs` are the input of the runs
-    that may still need it, as indices of `runs`, followed by the number of runs that were left out.
+    that may still need it, as indices of `runs`, followed by the number of runs that were left out. `bases` are the
+    compactions that their input starts with, and `compactions` those of later runs, by the seqs of their records.
+    `covered` has, for each group of runs that share compactions, the indices of covered runs and the compaction.
     """
 
     version: int
@@ -434,6 +561,9 @@ class SnapshotRecord(TypedDict):
     runs: dict[str, int]
     spans: list[tuple[int, int]]
     inputs: dict[str, tuple[list[int], int]]
+    bases: dict[str, int]
+    compactions: list[tuple[str, str | None, str | None, list[int]]]
+    covered: list[tuple[str, str | None, str | None, list[tuple[int, int]]]]
     ended: int
     asked: int
     usage: JsonObject
@@ -449,11 +579,11 @@ def snapshot_record(conversation: str, history: History) -> NewRecord | None:
     there for older releases, which read both and ignore records of runs they do not know.
     """
     names = {name: index for index, name in enumerate(history.runs)}
-    inputs = {
-        run.run: ([names[name] for name in run.input if name in names], run.left_out)
-        for run in history.runs.values()
-        if run.may_run_again and (run.input or run.left_out)
-    }
+    again = [run for run in history.runs.values() if run.may_run_again]
+    with_input = (run for run in again if run.input or run.left_out)
+    inputs = {run.run: (_places(run.input, names), run.left_out) for run in with_input}
+    bases = {run.run: run.base.seq for run in again if run.base is not None}
+    kept = {one.seq for found in history.compactions.values() for one in found} | set(bases.values())
     dropped = history.dropped
     snapshot: SnapshotRecord = {
         "version": SNAPSHOT_VERSION,
@@ -461,8 +591,11 @@ def snapshot_record(conversation: str, history: History) -> NewRecord | None:
         "runs_max": history.runs_max,
         "settings": history.settings,
         "runs": {name: run.seqs[0] for name, run in history.runs.items()},
-        "spans": _spans_of(history.runs.values()),
+        "spans": _spans_of(kept.union(*(run.seqs for run in history.runs.values()))),
         "inputs": inputs,
+        "bases": bases,
+        "compactions": _compaction_seqs(history),
+        "covered": [(*scope, runs) for scope, runs in _covered_runs(history, names).items()],
         "ended": dropped.ended,
         "asked": dropped.asked,
         "usage": dropped.usage,
@@ -475,9 +608,27 @@ def snapshot_record(conversation: str, history: History) -> NewRecord | None:
     return record if len(record.body) <= SNAPSHOT_MAX_BYTES else None
 
 
-def _spans_of(runs: Iterable[RunRecord]) -> list[tuple[int, int]]:
+def _places(runs: Iterable[str], names: Mapping[str, int]) -> list[int]:
+    return [names[name] for name in runs if name in names]
+
+
+def _compaction_seqs(history: History) -> list[tuple[str, str | None, str | None, list[int]]]:
+    """The seqs of the compactions, by scope."""
+    return [(*scope, [one.seq for one in found]) for scope, found in history.compactions.items() if found]
+
+
+def _covered_runs(history: History, names: Mapping[str, int]) -> dict[KeptGroup, list[tuple[int, int]]]:
+    """The runs that compactions cover, by scope: the place of each in the snapshot, and the seq of the compaction."""
+    covered: dict[KeptGroup, list[tuple[int, int]]] = {}
+    for run in history.runs.values():
+        for scope, seq in run.covered.items():
+            covered.setdefault(scope, []).append((names[run.run], seq))
+    return covered
+
+
+def _spans_of(seqs: Iterable[int]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
-    for seq in sorted({seq for run in runs for seq in run.seqs}):
+    for seq in sorted(seqs):
         if spans and seq - spans[-1][1] <= SPAN_GAP:
             spans[-1] = (spans[-1][0], seq)
         else:
@@ -497,9 +648,14 @@ def from_snapshot(snapshot: SnapshotRecord, records: Iterable[Record]) -> Histor
     """The history of a snapshot. `records` are those in its spans, in order; others among them are ignored."""
     firsts = snapshot["runs"]
     runs: dict[str, RunRecord] = {}
+    made: dict[int, Compaction] = {}
     for record in records:
         name = record.payload.get("run")
-        if record.erased or name not in firsts or record.seq > snapshot["last"]:
+        if record.erased or record.seq > snapshot["last"]:
+            continue
+        if record.payload.get("kind") == "compaction":
+            made[record.seq] = Compaction(record.seq, str(name), cast(CompactionRecord, record.payload))
+        if name not in firsts:
             continue
         # A run that was dropped and started again has earlier records, which are not part of the fold any more.
         if record.seq == firsts[name]:
@@ -507,10 +663,7 @@ def from_snapshot(snapshot: SnapshotRecord, records: Iterable[Record]) -> Histor
             _note_record(runs[name], record)
         elif name in runs:
             add_record(runs[name], record)
-    names = list(firsts)
-    for name, (indices, left_out) in snapshot["inputs"].items():
-        if name in runs:
-            runs[name].input, runs[name].left_out = tuple(names[index] for index in indices), left_out
+    _restore_inputs(runs, snapshot, made)
     dropped = DroppedRuns(
         ended=snapshot["ended"],
         asked=snapshot["asked"],
@@ -519,5 +672,24 @@ def from_snapshot(snapshot: SnapshotRecord, records: Iterable[Record]) -> Histor
         groups={(kind, agent, scenario): count for kind, agent, scenario, count in snapshot["groups"]},
         received=snapshot["received"],
     )
+    compactions = {
+        (part, kind, name): tuple(made[seq] for seq in seqs if seq in made)
+        for part, kind, name, seqs in snapshot["compactions"]
+    }
     last = snapshot["last"]
-    return History(runs, last, snapshot["settings"], dropped, last, snapshot["runs_max"])
+    return History(runs, last, snapshot["settings"], dropped, last, snapshot["runs_max"], compactions)
+
+
+def _restore_inputs(runs: dict[str, RunRecord], snapshot: SnapshotRecord, made: Mapping[int, Compaction]) -> None:
+    """Set what the records of a run do not say: its input, and which compactions cover it."""
+    names = list(snapshot["runs"])
+    for name, (indices, left_out) in snapshot["inputs"].items():
+        if name in runs:
+            runs[name].input, runs[name].left_out = tuple(names[index] for index in indices), left_out
+    for name, seq in snapshot["bases"].items():
+        if name in runs:
+            runs[name].base = made.get(seq)
+    for part, kind, group, covered in snapshot["covered"]:
+        for index, seq in covered:
+            if names[index] in runs:
+                runs[names[index]].covered[part, kind, group] = seq

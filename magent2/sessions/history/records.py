@@ -1,13 +1,16 @@
 """The topic `history:{conversation}`: the journal of its runs, and at the same time the memory of its agents.
 
 Each run writes a `start` (the message it answers and its agent's specification), an `answer` per turn (the model's
-response and the steers it has seen), a `tool` per call, and an `end`. A call that sends before it ends writes a `sent`;
-a call that must not run twice writes a `begun` before it runs. Nothing closes a call whose worker died: the next
-attempt runs it again and writes its `tool`, or, after a `begun`, writes that its outcome is unknown. Calls that wait
-for a person write a `pause`, and each decision on them a `decision`. An attempt that failed and is tried again writes a
-`retry`, one that found the circuit of its model open a `defer`, one whose worker shut down a `give_back`. A suspected
-run whose calls all wait for answers writes a `wait`, and another when one of them goes on. A `settings` record replaces
-the settings of the conversation from there on. All records of this topic are built here.
+response and the steers it has seen), a `tool` per call, and an `end`. A call that sends before it ends writes a
+`sent`; a call that must not run twice writes a `begun` before it runs. Nothing closes a call whose worker died: the
+next attempt runs it again and writes its `tool`, or, after a `begun`, writes that its outcome is unknown. Calls that
+wait for a person write a `pause`, and each decision on them a `decision`. A run whose budget is used up writes a
+`pause` too. An attempt that failed and is tried again writes a `retry`, one that found the circuit of its model open a
+`defer`, one whose worker shut down a `give_back`. A suspected run whose calls all wait for answers writes a `wait`,
+and another when one of them goes on. A `settings` record replaces the settings of the conversation from there on. A
+`superseded` says that the answer of an ended run was replaced: later runs do not see it. A `compaction` replaces the
+oldest part of the model's input by a summary, from a turn of the run on and for later runs. All records of this topic
+are built here.
 
 Now and then a worker writes a `snapshot` of what the records before it amount to (`fold.py`).
 """
@@ -27,6 +30,7 @@ from magent2.models.json_types import JsonObject
 RELEASE = "release"  # header of a start: the release that started the run
 
 EndStatus = Literal["finished", "failed", "stopped"]
+CompactionReason: TypeAlias = Literal["size", "runs", "refused"]
 DecisionStatus: TypeAlias = Literal["approved", "rejected", "expired"]
 
 # --- Payloads of the records. Each also has `kind`, `conversation_id`, `run` and `agent`.
@@ -48,6 +52,7 @@ class AnswerRecord(TypedDict):
     response: JsonObject
     speaker: str
     steers: NotRequired[list[SeenSteer]]
+    estimate: NotRequired[int]  # tokens of the request, as estimated before the model counted them
 
 
 class ToolRecord(TypedDict):
@@ -104,6 +109,7 @@ class ApprovalRequest(TypedDict):
     speaker: str
     expires_ms: int
     due_ms: NotRequired[int]  # absent in records of 0.2
+    client: NotRequired[bool]  # a tool of the client: the decision has its output
 
 
 class PauseRecord(TypedDict):
@@ -112,6 +118,7 @@ class PauseRecord(TypedDict):
     turn: int
     attempt: int
     calls: list[ApprovalRequest]
+    budgets: NotRequired[list[list[str]]]  # what is used up, by kind and name: the run waits for more
 
 
 class DecisionRecord(TypedDict):
@@ -122,6 +129,7 @@ class DecisionRecord(TypedDict):
     status: DecisionStatus
     by: str
     reason: str | None
+    output: NotRequired[object]  # of a tool of the client
 
 
 class EndRecord(TypedDict):
@@ -130,6 +138,37 @@ class EndRecord(TypedDict):
     status: EndStatus
     output: str | None
     usage: JsonObject | None
+
+
+class SupersededRecord(TypedDict):
+    """The payload of a `superseded`. `by` is the id of the message that is answered instead."""
+
+    by: str
+
+
+class Through(TypedDict):
+    """The end of what a compaction covers: an earlier run, or a turn of the own run."""
+
+    run: str
+    turn: NotRequired[int]
+
+
+class CompactionRecord(TypedDict):
+    """The payload of a `compaction`, written before the model call of `turn`.
+
+    `summary` stands for all input up to and including `through`. It is absent if it could not be made: then that part
+    is left out. `model` made it, with `usage`. The sizes of the request before and after are estimates. `reason`: the
+    request was over the agent's limit of tokens (`size`) or of runs (`runs`), or the model has refused it (`refused`).
+    """
+
+    turn: int
+    through: Through
+    reason: CompactionReason
+    tokens_before: int
+    tokens_after: int
+    summary: NotRequired[str]
+    model: NotRequired[str]
+    usage: NotRequired[JsonObject]
 
 
 class AgentSettings(TypedDict, total=False):
@@ -188,12 +227,19 @@ class RunKey:
         return self._record("start", facts, headers)
 
     def answer(
-        self, turn: int, response: Mapping[str, object], speaker: str, steers: Sequence[SeenSteer] = ()
+        self,
+        turn: int,
+        response: Mapping[str, object],
+        speaker: str,
+        steers: Sequence[SeenSteer] = (),
+        estimate: int = 0,
     ) -> NewRecord:
-        """The model answered. `steers` are those it saw first in this turn."""
+        """The model answered. `steers` are those it saw first in this turn, `estimate` the size of the request."""
         answer: AnswerRecord = {"turn": turn, "response": dict(response), "speaker": speaker}
         if steers:
             answer["steers"] = list(steers)
+        if estimate:
+            answer["estimate"] = estimate
         return self._record("answer", answer)
 
     def tool(
@@ -213,16 +259,28 @@ class RunKey:
         begun: BegunRecord = {"turn": turn, "call_id": call_id, "place": place, "name": name, "digest": digest}
         return self._record("begun", begun)
 
-    def pause(self, turn: int, attempt: int, calls: Sequence[ApprovalRequest]) -> NewRecord:
-        """Calls wait for approval; the attempt ends here."""
+    def pause(
+        self, turn: int, attempt: int, calls: Sequence[ApprovalRequest], budgets: Sequence[Sequence[str]] = ()
+    ) -> NewRecord:
+        """Calls wait for approval, or the run waits for more of these budgets; the attempt ends here."""
         pause: PauseRecord = {"turn": turn, "attempt": attempt, "calls": list(calls)}
+        if budgets:
+            pause["budgets"] = [list(budget) for budget in budgets]
         return self._record("pause", pause)
 
     def decision(
-        self, turn: int, call_id: str, status: DecisionStatus, by: str, reason: str | None = None
+        self,
+        turn: int,
+        call_id: str,
+        status: DecisionStatus,
+        by: str,
+        reason: str | None = None,
+        output: object = None,
     ) -> NewRecord:
-        """A waiting call was decided on."""
+        """A waiting call was decided on, or its client has sent the output."""
         decision: DecisionRecord = {"turn": turn, "call_id": call_id, "status": status, "by": by, "reason": reason}
+        if output is not None:
+            decision["output"] = output
         return self._record("decision", decision)
 
     def retry(self, attempt: int, clock_ms: int) -> NewRecord:
@@ -248,6 +306,15 @@ class RunKey:
         """The run ended."""
         end: EndRecord = {"status": status, "output": output, "usage": dict(usage) if usage else None}
         return self._record("end", end)
+
+    def superseded(self, by: str) -> NewRecord:
+        """The answer of the run was replaced: the message `by` is answered instead."""
+        superseded: SupersededRecord = {"by": by}
+        return self._record("superseded", superseded)
+
+    def compaction(self, compaction: CompactionRecord) -> NewRecord:
+        """The oldest part of the input is replaced by a summary."""
+        return self._record("compaction", compaction)
 
     def _record(self, kind: str, fields: Mapping[str, object], headers: Mapping[str, str] | None = None) -> NewRecord:
         own = {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent}

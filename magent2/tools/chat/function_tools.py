@@ -32,6 +32,7 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
+from magent2.sessions.usage.budgets import NO_ROOT, CallRoot
 from magent2.tools.definition import (
     ToolAnswer,
     ToolArguments,
@@ -163,6 +164,7 @@ class _Caller:
     run_id: str = ""
     hops: int = -1
     principal: str | None = None
+    root: CallRoot = NO_ROOT
 
 
 def send_message(

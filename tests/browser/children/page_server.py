@@ -49,16 +49,22 @@ async def main() -> None:
     model = GatedModel()
     team = gated_team(model, resources.bus)
     threading.Thread(target=follow_commands, args=(model, asyncio.get_running_loop()), daemon=True).start()
+
+    def create_service() -> WorkerService:
+        service = WorkerService(
+            resources.bus,
+            dict.fromkeys(team.agents(), team),
+            lease_s=LEASE_S,
+            retry=RETRY,
+            circuit_failures=CIRCUIT_FAILURES,
+        )
+        service.fires_schedules = True
+        return service
+
     try:
         await run_gateway(
             resources,
-            lambda: WorkerService(
-                resources.bus,
-                dict.fromkeys(team.agents(), team),
-                lease_s=LEASE_S,
-                retry=RETRY,
-                circuit_failures=CIRCUIT_FAILURES,
-            ),
+            create_service,
             lambda: report(url=resources.url, port=resources.listener.getsockname()[1], token=resources.access.token),
             stop_event_on_signals("draining"),
             Catalogue(Registry.of(page_roster(mcp=("clock",))), builtins=team.builtins, kind=team.kind),

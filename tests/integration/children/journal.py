@@ -1,10 +1,13 @@
 """Workers that kill themselves at a chosen append of a run.
 
 One process imports everything once. For each line of JSON that it is told (`worker`, `at`, `after`) it forks a worker,
-which serves the agent until one message is settled, or kills itself with SIGKILL before or after its `at`-th append.
+which serves the agent until one message is settled or its run is paused, or kills itself with SIGKILL before or after
+its `at`-th append. With `kind`, only appends with a history record of that kind count.
+With `context_max` its requests are compacted, and with `tell` its process id is reported first.
 `{"code": -9}` is reported of a worker that died so, `{"code": 0}` of one that went home.
 
-Settings: `url` of the log, `model_url`, `effects`: the file that tools leave their marks in.
+Its agents have two models, the first of which is down.
+Settings: `url` of the log, `down_url`, `model_url`, `effects`: the file that tools leave their marks in.
 """
 
 from __future__ import annotations
@@ -14,17 +17,22 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from agents import Agent, RunContextWrapper, function_tool
+from agents import Agent, Model, RunContextWrapper, function_tool
 from openai import AsyncOpenAI
 
 from magent2.bus import postgres, redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Operation, OwnedAppend, Settle
+from magent2.bus.operations import Later, Operation, OwnedAppend, Settle
+from magent2.bus.records import NewRecord
+from magent2.roster.spec import Provider
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.providers.catalogue import OwnServer
+from magent2.runner.providers.provider import AgentModels, LoopProvider
 from magent2.runner.stored_response import answer_json, completed_event
 from magent2.tools.chat import chat_send
 from magent2.worker.service import WorkerService
@@ -34,20 +42,23 @@ from tests.support.worker_fixture import AGENT, LEASE_S, until
 
 R = TypeVar("R")
 
+MODELS = ("down/scripted", "scripted")
+
 RUN_DEADLINE_S = 30.0  # for several model requests and many appends
 
 
 class Deadly(EngineWrapper):
     """A bus that kills its worker."""
 
-    def __init__(self, engine: Engine, at: int, after: bool) -> None:
+    def __init__(self, engine: Engine, at: int, after: bool, kind: str | None = None) -> None:
         super().__init__(engine)
         self.at = at
         self.after = after
+        self.kind = kind
         self.count = 0
 
     async def acall(self, operation: Operation[R]) -> R:
-        if not isinstance(operation, OwnedAppend | Settle):
+        if not isinstance(operation, OwnedAppend | Settle | Later) or not self._counts(operation.records):
             return await self.inner.acall(operation)
         self.count += 1
         if self.count == self.at and not self.after:
@@ -57,8 +68,11 @@ class Deadly(EngineWrapper):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
+    def _counts(self, records: Iterable[NewRecord]) -> bool:
+        return self.kind is None or any(record.payload.get("kind") == self.kind for record in records)
 
-def team(effects: Path) -> Agent[Any]:
+
+def team(effects: Path, model: Model) -> Agent[Any]:
     """Ada has a tool and hands over to Bea, who has two."""
 
     @function_tool
@@ -68,15 +82,18 @@ def team(effects: Path) -> Agent[Any]:
             file.write(f"{context.context.conversation_id} {n}\n")
         return f"did {n}"
 
-    bea = Agent[Any](name="Bea", model="scripted", tools=[work, chat_send])
-    return Agent(name=AGENT, model="scripted", tools=[work], handoffs=[bea])
+    bea = Agent[Any](name="Bea", model=model, tools=[work, chat_send])
+    return Agent(name=AGENT, model=model, tools=[work], handoffs=[bea])
 
 
 async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
-    os.environ.update({"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": given["model_url"]})
+    provider = LoopProvider("any", given["model_url"])
+    provider.follow({"down": Provider("down", given["down_url"])})
+    model = AgentModels(provider, MODELS, OwnServer())
     engine = connect(given["url"])
-    bus = Deadly(engine, job["at"], job["after"])
-    runner = OpenAIAgentsRunner(team(Path(given["effects"])))
+    bus = Deadly(engine, job["at"], job["after"], job.get("kind"))
+    runner = OpenAIAgentsRunner(team(Path(given["effects"]), model), provider=provider)
+    runner.context_max = job.get("context_max")
     service = WorkerService(bus, {AGENT: runner}, worker=job["worker"], lease_s=LEASE_S)
     serving = asyncio.create_task(service.run())
     await until(lambda: service.outcomes or serving.done(), deadline_s=30)
@@ -106,6 +123,8 @@ def main() -> None:
             settings()  # a fork has to say for itself that it ends with its parent
             asyncio.run(serve(given, job))
             os._exit(0)
+        if job.get("tell"):
+            report(pid=pid)
         _, status = os.waitpid(pid, 0)
         report(code=os.waitstatus_to_exitcode(status))
 

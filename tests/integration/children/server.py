@@ -45,10 +45,15 @@ async def main() -> None:
     given = settings()
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
     resources = GatewayResources.open(ListenOptions("127.0.0.1", given["port"]), given["url"])
-    worker = (lambda: WorkerService(resources.bus, {AGENT: ScriptedRunner()})) if given["worker"] else None
+
+    def create_worker() -> WorkerService:
+        service = WorkerService(resources.bus, {AGENT: ScriptedRunner()})
+        service.fires_schedules = True
+        return service
+
     await run_gateway(
         resources,
-        worker,
+        create_worker if given["worker"] else None,
         lambda: report(url=resources.url, port=resources.listener.getsockname()[1], token=resources.access.token),
         stop_event_on_signals("draining"),
     )

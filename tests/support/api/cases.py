@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from magent2.models.address import NAME_MAX_CHARS
+from magent2.models.files import FILE_ID_MAX_CHARS
 
 Who: TypeAlias = Literal["ann", "admin"]
 Route: TypeAlias = tuple[str, str]
@@ -16,6 +17,8 @@ Route: TypeAlias = tuple[str, str]
 TOO_LONG = "x" * (NAME_MAX_CHARS + 1)
 HOLD = "use hold {}"  # the demo model calls a tool that waits
 JSON = {"content-type": "application/json"}
+FILE_CONTENT = b"what is in the file"
+FILE_KEY = {"idempotency-key": "f1"}  # of the upload of `file`
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ TRANSCRIPT: Route = ("GET", "/api/sdk/session/{session_id}/transcript")
 USAGE: Route = ("GET", "/api/sdk/session/{session_id}/usage")
 STOP: Route = ("POST", "/api/sdk/session/{session_id}/stop")
 RETRY: Route = ("POST", "/api/sdk/session/{session_id}/retry")
+REGENERATE: Route = ("POST", "/api/sdk/session/{session_id}/regenerate")
+EDIT: Route = ("POST", "/api/sdk/session/{session_id}/edit")
 STEER: Route = ("POST", "/api/sdk/session/{session_id}/steer")
 RECEIPT: Route = ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}")
 APPROVALS: Route = ("GET", "/api/sdk/session/{session_id}/approvals")
@@ -87,8 +92,14 @@ DEAD: Route = ("GET", "/api/dead")
 BULK: Route = ("POST", "/api/dead")
 REVIVE: Route = ("POST", "/api/dead/{agent}/{seq}/retry")
 DROP: Route = ("DELETE", "/api/dead/{agent}/{seq}")
+UPLOAD: Route = ("POST", "/api/files")
+UPLOADS: Route = ("GET", "/api/files")
+FILE: Route = ("GET", "/api/files/{file_id}")
+CONTENT: Route = ("GET", "/api/files/{file_id}/content")
+DISCARD: Route = ("DELETE", "/api/files/{file_id}")
 
-BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY, STEER, RECEIPT, APPROVALS, DECIDE)
+BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY, REGENERATE, EDIT, STEER, RECEIPT,
+           APPROVALS, DECIDE)  # fmt: skip
 BY_BODY = (MESSAGE, ROUTE, SWITCH, EXECUTE)
 # A valid body for every route that takes one.
 BODIES: dict[Route, dict[str, Any]] = {
@@ -97,6 +108,8 @@ BODIES: dict[Route, dict[str, Any]] = {
     RENAME: {"title": "x"},
     STOP: {"mode": "now"},
     RETRY: {"message_id": "m"},
+    REGENERATE: {"client_message_id": "r1"},
+    EDIT: {"message_id": "m", "text": "hello again"},
     STEER: {"text": "in Celsius"},
     DECIDE: {"decision": "approve"},
     ROUTE: {"session_id": "{quiet}"},
@@ -110,6 +123,8 @@ MISSHAPEN: dict[Route, dict[str, Any]] = {
     RENAME: {"title": "x" * 201},
     STOP: {"mode": "soon"},
     RETRY: {"message_id": ""},
+    REGENERATE: {"client_message_id": ""},
+    EDIT: {"message_id": "m"},
     STEER: {"text": ""},
     DECIDE: {"decision": "perhaps"},
     ROUTE: {"session_id": 7},
@@ -169,6 +184,18 @@ def _of_cursors() -> list[Case]:
     return found
 
 
+def _of_files() -> list[Case]:
+    found = []
+    for route in (FILE, CONTENT, DISCARD):
+        for file_id, status, code in (
+            ("never", 404, "unknown_file"),
+            ("{bobs_file}", 404, "unknown_file"),
+            ("x" * (FILE_ID_MAX_CHARS + 1), 422, "bad_parameter"),
+        ):
+            found.append(Case(route, status, code, route[1].replace("{file_id}", file_id)))
+    return found
+
+
 SUCCESSES = [
     Case(CREATE, 200, body={"session_id": "{fresh}", "agent_name": "sales", "overlay": "Be kind."}),
     Case(CREATE, 200, body={}),
@@ -189,6 +216,8 @@ SUCCESSES = [
     Case(STOP, 202, at="/api/sdk/session/{idle}/stop", body={"mode": "after_turn"}),
     Case(STOP, 202, at="/api/sdk/session/{idle}/stop"),
     Case(RETRY, 202, at="/api/sdk/session/{stopped}/retry", body={"message_id": "{stopped_message}"}),
+    Case(REGENERATE, 202, at="/api/sdk/session/{redone}/regenerate"),
+    Case(EDIT, 202, at="/api/sdk/session/{reworded}/edit", body={"message_id": "{reworded_message}", "text": "hi"}),
     Case(STEER, 202, at="/api/sdk/session/{idle}/steer", body={"text": "in Celsius", "client_message_id": "s1"}),
     Case(RECEIPT, 200, at="/api/sdk/session/{mine}/receipts/{answered_message}"),
     Case(APPROVALS, 200, at="/api/sdk/session/{asking}/approvals"),
@@ -212,12 +241,25 @@ SUCCESSES = [
     Case(BULK, 200, body={"action": "retry", "agent": "broken", "dry_run": True}, who="admin"),
     Case(REVIVE, 200, at="/api/dead/broken/1/retry", who="admin"),
     Case(DROP, 204, at="/api/dead/broken/2", who="admin"),
+    Case(UPLOAD, 201, params={"name": "a.txt"}, content=FILE_CONTENT),
+    Case(UPLOADS, 200),
+    Case(FILE, 200, at="/api/files/{file}"),
+    Case(CONTENT, 200, at="/api/files/{file}/content"),
+    Case(DISCARD, 204, at="/api/files/{doomed_file}"),
 ]  # fmt: skip
 
 REFUSALS = [
     *_of_sessions(),
     *_of_bodies(),
     *_of_cursors(),
+    *_of_files(),
+    Case(UPLOAD, 409, "id_conflict", params={"name": "a.txt"}, content=b"other", headers=FILE_KEY),
+    Case(UPLOAD, 413, "file_too_large", params={"name": "a.txt"}, content=FILE_CONTENT * 100, hasty=True),
+    Case(UPLOAD, 415, "unsupported_file", params={"name": "a.txt"}, content=b"MZ\0"),
+    Case(UPLOAD, 422, "invalid", content=FILE_CONTENT),
+    Case(UPLOAD, 422, "invalid", params={"name": "../a.txt"}, content=FILE_CONTENT),
+    Case(UPLOADS, 422, "bad_parameter", params={"limit": 0}),
+    Case(UPLOADS, 422, "bad_cursor", params={"before": "x"}),
     Case(CREATE, 409, "name_taken", body={"session_id": "general"}),
     Case(CREATE, 409, "name_taken", body={"session_id": "{bobs}"}),
     Case(CREATE, 410, "conversation_deleted", body={"session_id": "{gone}"}),
@@ -238,6 +280,11 @@ REFUSALS = [
     Case(RETRY, 404, "unknown_message", at="/api/sdk/session/{mine}/retry", body={"message_id": "never"}),
     Case(RETRY, 409, "not_retryable", at="/api/sdk/session/{mine}/retry", body={"message_id": "{answered_message}"}),
     Case(RETRY, 409, "in_progress", at="/api/sdk/session/{held}/retry", body={"message_id": "{held_message}"}),
+    Case(REGENERATE, 409, "busy", at="/api/sdk/session/{held}/regenerate"),
+    Case(REGENERATE, 409, "not_supersedable", at="/api/sdk/session/{unheard}/regenerate"),
+    Case(EDIT, 409, "not_supersedable", at="/api/sdk/session/{mine}/edit", body={"message_id": "never", "text": "x"}),
+    Case(EDIT, 422, "blank", at="/api/sdk/session/{mine}/edit", body={"message_id": "m", "text": " "}),
+    Case(MESSAGE, 409, "busy", body={"session_id": "{held}", "user_input": "hello", "when_busy": "reject"}),
     Case(STEER, 422, "blank", at="/api/sdk/session/{quiet}/steer", body={"text": " "}),
     Case(STEER, 422, "bad_address", at="/api/sdk/session/{quiet}/steer", body={"text": "x", "target": " a "}),
     Case(STEER, 409, "no_active_run", at="/api/sdk/session/{quiet}/steer", body={"text": "x", "require_active": True}),

@@ -44,7 +44,7 @@ from tests.support.worker_fixture import LEASE_S, until
 
 UNHURRIED = MappingProxyType(dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=1e6, burst=1_000_000)))
 PATIENT = GatewayLimits(wait_max_s=DEADLINE_S, rates=UNHURRIED, drain_s=1.0)
-HASTY = replace(PATIENT, wait_max_s=0.05, text_max_chars=20, body_max_bytes=2000)
+HASTY = replace(PATIENT, wait_max_s=0.05, text_max_chars=20, body_max_bytes=2000, file_max_bytes=1000)
 
 BROKEN = AgentSpec("broken", role="Never answers.", tools=("weather",))
 

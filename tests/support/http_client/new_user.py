@@ -111,10 +111,14 @@ class RunningProgram:
 
 
 class NewUser:
-    """Runs programs with a minimal environment, each in its own process group, which is killed after the test."""
+    """Runs programs with a minimal environment, each in its own process group, which is killed after the test.
 
-    def __init__(self, home: Path, **variables: str) -> None:
+    Programs of the package are those in `programs`, by default those of this environment.
+    """
+
+    def __init__(self, home: Path, programs: str = BIN, **variables: str) -> None:
         self.home = home
+        self.programs = programs
         self.variables = {
             "PATH": os.defpath,
             "HOME": str(home),
@@ -127,7 +131,7 @@ class NewUser:
         output = self.home.with_name(f"output-{len(self._started)}")
         with output.open("wb") as file:
             process = subprocess.Popen(
-                [*_found(command[0]), *command[1:]],
+                [self._found(command[0]), *command[1:]],
                 cwd=ROOT,
                 env={**self.variables, **variables},
                 stdin=subprocess.DEVNULL,
@@ -141,7 +145,7 @@ class NewUser:
     def enter(self, lines: str, stdin: str = "", **variables: str) -> str:
         """Run lines of shell as the documentation shows them; return their output."""
         done = subprocess.run(
-            ["/bin/sh", "-e", "-c", OUR_BIN.sub(BIN, lines)],
+            ["/bin/sh", "-e", "-c", OUR_BIN.sub(self.programs, lines)],
             cwd=ROOT,
             env={**self.variables, **variables},
             input=stdin,
@@ -153,6 +157,13 @@ class NewUser:
         assert done.returncode == 0, f"{lines}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def _found(self, program: str) -> str:
+        """The path of a program of the package; `python` is this Python."""
+        name = program.removeprefix(".venv/bin/")
+        if name == "sh":
+            return "/bin/sh"
+        return sys.executable if name == "python" else f"{self.programs}{name}"
+
     def __enter__(self) -> Self:
         return self
 
@@ -163,11 +174,3 @@ class NewUser:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(END_DEADLINE_S)
-
-
-def _found(program: str) -> list[str]:
-    """The path of a program of the package in this environment; `python` is this Python."""
-    name = program.removeprefix(".venv/bin/")
-    if name == "sh":
-        return ["/bin/sh"]
-    return [sys.executable] if name == "python" else [f"{BIN}{name}"]

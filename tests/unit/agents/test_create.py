@@ -52,7 +52,7 @@ def test_demo_and_model_objects_are_models() -> None:
 
 @pytest.mark.parametrize("model", ["", "gpt-4o", "openai:", "openai: ", "other:x", 7, None])
 def test_an_unknown_model_is_refused_with_the_known_ones(model: Any) -> None:
-    with pytest.raises(InvalidInput, match="'openai:NAME', 'demo', 'local', or a model object"):
+    with pytest.raises(InvalidInput, match="'openai:NAME', 'PROVIDER/NAME', 'demo', 'local', or a model object"):
         create_agent(model)
 
 

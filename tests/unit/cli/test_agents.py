@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from magent2.cli.agents import check, check_file, init, starter_text
-from magent2.cli.doctor import check_agents_file
+from magent2.cli.doctor import check_agents_file, check_sdk_agents
 from magent2.tools import mcp
 from tests.support import hostile_mcp_server
 from tests.unit.roster.agents_files import PAIR, write_agents_file
@@ -73,9 +73,9 @@ def test_check_lists_the_agents(tmp_path: Path) -> None:
 
     assert result.return_value == 0
     assert [line.split() for line in result.stdout.splitlines()] == [
-        ["SCENARIO", "AGENT", "PART", "TOOLS"],
-        ["desk", "ann", "root", "weather"],
-        ["desk", "bob", "-", "-"],
+        ["SCENARIO", "AGENT", "PART", "MODELS", "TOOLS"],
+        ["desk", "ann", "root", "default", "weather"],
+        ["desk", "bob", "-", "default", "-"],
     ]
 
 
@@ -110,9 +110,25 @@ def test_check_imports_the_tools_from_the_folder_of_the_file(tmp_path: Path) -> 
 
     assert [fault.partition(": ")[0] for fault in faults] == ["tools.b", "tools.c", "tools.d"]
     assert "has no attribute 'bad'" in faults[0]
-    assert faults[1].endswith("KeyError: 'no luck'")
+    assert faults[1].endswith("cannot be loaded (KeyError: 'no luck')")
     assert "No module named 'nowhere_at_all'" in faults[2]
     assert check_file(path, import_tools=False).faults == ()
+
+
+def test_check_names_the_keys_the_packages_and_the_guardrails_that_models_lack(tmp_path: Path) -> None:
+    (tmp_path / "guards.py").write_text("def fine(context, agent, given): ...\nword = 'no function'\n")
+    agent = 'name = "ann"\nmodels = ["anthropic/claude", "mine/llama"]\n'
+    guards = 'input_guardrails = ["guards:fine", "guards:word"]\n'
+    table = '[provider.mine]\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "MINE_KEY"\n'
+    path = write_agents_file(tmp_path, f'[[scenario]]\nid = "desk"\n[[scenario.agent]]\n{agent}{guards}{table}')
+
+    faults = check_file(path, environ={}).faults
+
+    assert len(faults) == 3
+    assert faults[0].startswith("agent 'ann': input_guardrails: 'guards:word': ")
+    assert faults[1] == "agent 'ann': model 'anthropic/claude' needs ANTHROPIC_API_KEY, which is not set"
+    assert faults[2] == "agent 'ann': model 'mine/llama' needs MINE_KEY, which is not set"
+    assert check_file(path, environ={"ANTHROPIC_API_KEY": "a", "MINE_KEY": "b"}, import_tools=False).faults == ()
 
 
 @pytest.fixture
@@ -155,3 +171,45 @@ def test_doctor_says_which_mcp_servers_of_the_agents_file_work(team_with_servers
     ]  # fmt: skip
     assert findings[0][:2] == ("ok", "team")
     assert list(check_agents_file(None)) == []
+
+
+SDK_AGENTS = "from agents import Agent\nhelper = Agent(name='helper')\nnothing = 7\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("sdk_app:helper", "ok", "sdk_app:helper: helper"),
+        ("sdk_app:nothing", "fail", "'sdk_app:nothing' is a int; name an Agent"),
+        ("sdk_app", "fail", "--agents 'sdk_app' is not an import path"),
+    ],
+)
+def test_doctor_checks_agents_of_the_operators_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, status: str, text: str
+) -> None:
+    (tmp_path / "sdk_app.py").write_text(SDK_AGENTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "sdk_app", raising=False)
+
+    (finding,) = check_sdk_agents(None, [path])
+
+    assert (finding.status, text in finding.text) == (status, True)
+
+
+def test_check_imports_sdk_agents_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magent2.cli.agents.IMPORT_MAX_S", 300.0)  # the SDK takes long to import on a busy machine
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "sdk_check.py").write_text(SDK_AGENTS)
+    file = tmp_path / "magent2.toml"
+    team = '[[scenario]]\nid = "s"\n[[scenario.agent]]\nagent = "sdk_check:{}"\n'
+
+    file.write_text(team.format("nothing"))
+    (fault,) = check_file(file).faults
+    file.write_text(team.format("helper"))
+    roster = check_file(file).roster
+
+    assert "agent: 'sdk_check:nothing'" in fault
+    assert "'sdk_check:nothing' is a int; name an Agent" in fault
+    assert roster is not None
+    assert roster.agent_names() == ("helper",)

@@ -13,8 +13,9 @@ import pytest
 
 from magent2.connectors import webhook
 from magent2.connectors.interface import Attachment, OutgoingMessage
-from magent2.connectors.webhook import WebhookConnector, WebhookTarget, is_public, parse_target, signature
+from magent2.connectors.webhook import WebhookConnector, signature
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
+from magent2.models.webhook_config import WebhookTarget, is_public, parse_target
 from tests.support.fake_receivers import WebhookReceiver, answer, ok, webhook_receiver
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret

@@ -12,6 +12,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.errors import Refused
 from magent2.gateway.catalogue import Catalogue
+from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, McpServer, Roster, Scenario
 from magent2.runner.team.spec import TeamMember
@@ -40,6 +41,7 @@ async def test_agents_are_shown_with_their_lists(client: httpx2.AsyncClient) -> 
         "handoffs": ["sales", "support"],
         "subagents": [],
         "scenarios": ["default"],
+        "output_schema": None,
         "alive": False,
     }
 
@@ -58,6 +60,16 @@ async def test_agents_are_shown_with_their_subagents_and_the_tools_of_their_mcp_
     assert agents["shop"]["subagents"] == []
     # The file names the tools of one server, and of the other it allows all: only a worker knows their names.
     assert agents["shop"]["mcp_tools"] == {"files": ["read"], "notes": None}
+
+
+async def test_an_agent_is_shown_with_the_schema_of_its_answers(bus: MemoryBus) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    team = roster(AgentSpec("desk", output_schema=schema))
+
+    async with api(bus, catalogue=Catalogue(Registry.of(team))) as client:
+        agents = {agent["name"]: agent for agent in (await client.get("/api/agents")).json()["agents"]}
+
+    assert agents["desk"]["output_schema"] == schema
 
 
 async def test_scenarios_are_shown(bus: MemoryBus) -> None:
@@ -126,7 +138,11 @@ async def test_create_lists_only_the_tools_that_the_model_gets(bus: MemoryBus) -
     for kind in ("demo", "compatible", "echo"):
         async with api(bus, catalogue=Catalogue(kind=kind)) as client:
             assert "WebSearchTool" not in (await create(client, f"on-{kind}"))["tools"]
-    async with api(bus, catalogue=Catalogue(kind="openai")) as client:
+    team = default_roster()
+    agents = team.scenarios["default"].agents
+    agents = {**agents, "sales": replace(agents["sales"], model="litellm/x/z")}  # a provider that the team uses
+    team = replace(team, scenarios={"default": replace(team.scenarios["default"], agents=agents)})
+    async with api(bus, catalogue=Catalogue(Registry.of(team), kind="openai")) as client:
         assert "WebSearchTool" in (await create(client, "own"))["tools"]
         assert "WebSearchTool" not in (await create(client, "other", model="litellm/x/y"))["tools"]
 

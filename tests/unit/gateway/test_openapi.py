@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -19,6 +19,7 @@ from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.streaming.sse import CURSOR_MAX, MAX_EVENTS_MAX
+from tests.support.openapi_cases import operations, run_cases
 
 EXAMPLES = 8  # per operation
 QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
@@ -54,10 +55,9 @@ def _is_number(value: object, most: int) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text) <= most
 
 
-@schema.parametrize()
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-def test_whatever_the_document_allows_is_answered_as_it_says(case: schemathesis.Case[Any]) -> None:
-    check(case)
+@pytest.mark.parametrize("operation", operations(schema))
+def test_whatever_the_document_allows_is_answered_as_it_says(operation: str) -> None:
+    run_cases(schema, operation, check, EXAMPLES)
 
 
 def check(case: schemathesis.Case[Any]) -> None:

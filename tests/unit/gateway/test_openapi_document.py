@@ -21,7 +21,7 @@ from tests.support.routes import TABLE, routes_of
 Draft202012Validator = import_module("jsonschema").Draft202012Validator
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 STREAM = "text/event-stream"
-METHOD = re.compile(r"`(GET|POST|PATCH|DELETE) (/api\S*)`")
+METHOD = re.compile(r"`(GET|POST|PUT|PATCH|DELETE) (/api\S*)`")
 FIELDS = re.compile(r"(\d+) `\{(.*?)\}`")
 
 
@@ -39,6 +39,20 @@ OPERATIONS = {
     for method, operation in operations.items()
 }
 OF_API = {key: operation for key, operation in OPERATIONS.items() if key[1].startswith("/api")}
+
+
+def test_examples_of_errors_under_v1_have_the_type_of_their_status() -> None:
+    found = {
+        (status, content["example"]["error"]["type"])
+        for (_, path), operation in OPERATIONS.items()
+        if path.startswith("/v1/")
+        for status, answer in operation["responses"].items()
+        if int(status) >= 400
+        for content in answer["content"].values()
+    }
+
+    assert found >= {("400", "invalid_request_error"), ("401", "authentication_error"), ("404", "not_found_error")}
+    assert {kind for status, kind in found if status.startswith("5")} == {"server_error"}
 
 
 def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -189,7 +203,7 @@ def test_the_page_says_what_a_route_takes_and_answers(key: tuple[str, str]) -> N
     takes, answers = rows()[key]
 
     if "requestBody" in operation:
-        body = resolved(operation["requestBody"]["content"]["application/json"]["schema"])
+        body = resolved(next(iter(operation["requestBody"]["content"].values()))["schema"])
         assert set(takes.partition("{")[2].partition("}")[0].split(", ")) == fields_of(body)
     else:
         asked = {item["name"] for item in operation.get("parameters", []) if item["in"] != "path"}

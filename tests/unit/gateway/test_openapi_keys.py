@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import DEFAULT_RATES, RequestRate
 from tests.support.keys import ACCESS, KeyHolder, create_key_holder
+from tests.support.openapi_cases import operations, run_cases
 from tests.unit.gateway.test_openapi import EXAMPLES, QUICK, THERE, _bus, bound
 
 BUS = _bus()
@@ -26,10 +27,9 @@ LIMITS = replace(QUICK, rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=1e6
 schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(BUS, access=ACCESS, limits=LIMITS))
 
 
-@schema.parametrize()
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-def test_requests_with_a_key_are_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
-    check(case)
+@pytest.mark.parametrize("operation", operations(schema))
+def test_requests_with_a_key_are_answered_as_the_document_says(operation: str) -> None:
+    run_cases(schema, operation, check, EXAMPLES)
 
 
 def check(case: schemathesis.Case[Any]) -> None:

@@ -38,12 +38,13 @@ STREAMS = {
     ("GET", "/stream/{conversation_id}"),
     ("GET", "/api/sdk/session/{session_id}/stream"),
     ("GET", "/api/stream"),
+    ("POST", "/v1/chat/completions"),
 }
 # These ask the bus for nothing, or go on without it.
 NEED_NO_BUS = {
     ("GET", "/api/me"), ("GET", "/api/agents"), ("GET", "/api/scenarios"), ("GET", "/api/tools/list"),
     ("GET", "/api/tools/config/status"),
-    ("GET", "/metrics"),
+    ("GET", "/metrics"), ("GET", "/v1/models"), ("GET", "/v1/models/{model}"),
 }  # fmt: skip
 # Those that append something when there is nothing in their way.
 WRITE = {
@@ -51,6 +52,7 @@ WRITE = {
     ("POST", "/api/sdk/session/message"), ("POST", "/api/sdk/session/set_active_agent"),
     ("PATCH", "/api/sdk/session/{session_id}"), ("DELETE", "/api/sdk/session/{session_id}"),
     ("POST", "/api/sdk/session/{session_id}/stop"),
+    ("POST", "/api/files"), ("POST", "/v1/responses"), ("POST", "/v1/chat/completions"),
 }  # fmt: skip
 
 
@@ -101,6 +103,11 @@ def promised(app: FastAPI, key: tuple[str, str]) -> set[int]:
 
 
 def code_of(answer: httpx2.Response) -> tuple[int, str]:
+    """Status and code of an error: a problem document, under `/v1` an error in OpenAI's shape."""
+    if answer.request.url.path.startswith("/v1/"):
+        assert answer.headers["content-type"] == "application/json", answer.text
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+        return answer.status_code, answer.json()["error"]["code"]
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     return answer.status_code, answer.json()["code"]
 
@@ -164,7 +171,9 @@ async def test_a_body_that_does_not_come_is_408_on_every_route_that_takes_one(bu
         for key in WITH_BODY:
             request = Request.of(key, TALK)
             headers = {"content-type": "application/json"}
-            answer = await client.request(request.method, request.path, content=slowly(), headers=headers)
+            answer = await client.request(
+                request.method, request.path, params=request.params, content=slowly(), headers=headers
+            )
             assert code_of(answer) == (408, "body_too_slow"), key
             assert 408 in promised(app, key), key
 

@@ -72,6 +72,8 @@ async def house() -> AsyncIterator[House]:
 
 
 def code_of(answer: httpx2.Response) -> str | None:
+    if answer.request.url.path.startswith("/v1/") and answer.status_code >= 400:
+        return str(answer.json()["error"]["code"])
     is_problem = answer.headers.get("content-type", "") == "application/problem+json"
     return str(answer.json()["code"]) if is_problem else None
 

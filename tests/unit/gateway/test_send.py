@@ -167,6 +167,7 @@ async def test_the_sender_is_told_when_no_agent_is_active(client: httpx2.AsyncCl
         ({"sender": " "}, "bad_address"),
         ({"content": "  \n"}, "blank"),
         ({"content": None}, "blank"),
+        ({"metadata": {"run_options": {"model_settings": {"temperature": 3}}}}, "invalid"),
         ({"id": ""}, "bad_id"),
         ({"id": "x" * 300}, "bad_id"),
         ({"type": "shout"}, "bad_envelope"),

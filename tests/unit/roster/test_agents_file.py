@@ -272,6 +272,8 @@ CASES = {
         AGENT + '[mcp.x]\ncommand = ["y"]\nenv = { A = "${NO}" }',
         "mcp.x.env.A: needs the environment variable 'NO', which is not set",
     ),
+    "no time for a model": (AGENT + "model_timeout_s = 0", "agent.a.model_timeout_s: must be at least 0.1"),
+    "too much time for a provider": (AGENT + "[provider.x]\ntimeout_s = 1e9", "provider.x.timeout_s: must be at most"),
     "a scenario that is no table": ("scenario = [1]", "scenario.#1: must be a table, not 1"),
     "no TOML": ("[[scenario", "at end of document"),
 }

@@ -12,7 +12,9 @@ from pydantic import TypeAdapter
 from magent2.errors import SettingsError
 from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits
 from magent2.roster.limits import LimitValues, parse_limit_variables
-from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES
+from magent2.roster.spec import ContextValues
+from magent2.runner.attachments import REQUEST_FILES_MAX_BYTES
+from magent2.runner.config import CONTEXT_MAX_CHOICES, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES
 from magent2.sandbox.monty import PROCESSES_MAX, PROCESSES_PER_PRINCIPAL_MAX
 from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.tools.interface import TOOL_THREADS_MAX, TOOL_THREADS_PER_PRINCIPAL_MAX
@@ -24,13 +26,14 @@ RANGES = TypeAdapter(LimitValues).json_schema()["properties"]
 
 OF_WORKERS = {
     "max_turns": MAX_TURNS,
-    "history_max": HISTORY_MAX,
+    "history_max": 0,  # the one limit without a default
     "concurrency": CONCURRENCY,
     "principal_share": PRINCIPAL_SHARE,
     "run_max_s": RUN_MAX_S,
     "run_drain_s": DRAIN_S,
     "approval_max_s": APPROVAL_MAX_S,
     "lease_s": LEASE_S,
+    "request_files_max_bytes": REQUEST_FILES_MAX_BYTES,
     "tool_threads_max": TOOL_THREADS_MAX,
     "tool_threads_per_principal_max": TOOL_THREADS_PER_PRINCIPAL_MAX,
     "sandbox_processes_max": PROCESSES_MAX,
@@ -52,6 +55,12 @@ def test_limits_are_those_of_the_worker_and_of_the_gateway_and_defaults_are_in_r
     for name, value in defaults.items():
         assert RANGES[name]["minimum"] <= value <= RANGES[name]["maximum"]
         assert RANGES[name]["type"] == ("integer" if isinstance(value, int) else "number")
+
+
+def test_the_context_of_an_agent_has_the_same_range_in_the_file_and_in_the_environment() -> None:
+    in_file = TypeAdapter(ContextValues).json_schema()["properties"]["context_max"]
+
+    assert (in_file["minimum"], in_file["maximum"]) == (CONTEXT_MAX_CHOICES[0], CONTEXT_MAX_CHOICES[-1])
 
 
 @pytest.mark.parametrize("name", OF_GATEWAYS)

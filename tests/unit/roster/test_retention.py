@@ -24,7 +24,9 @@ mail_max_age_days = 7
 dead_letters_max_age_days = 365
 dead_letters_max_count = 10000
 idle_conversations_days = 180
+files_max_age_days = 400
 blobs_after_days = 0.5
+schedules_after_days = 14
 sweep_every_s = 30
 """
 POLICY = RetentionPolicy(
@@ -34,7 +36,9 @@ POLICY = RetentionPolicy(
     mail=TopicRetention(7 * DAY_S),
     dead_letters=TopicRetention(365 * DAY_S, 10_000),
     idle_conversations_s=180 * DAY_S,
+    files_max_age_s=400 * DAY_S,
     blobs_after_s=DAY_S / 2,
+    schedules_after_s=14 * DAY_S,
     sweep_every_s=30.0,
 )
 
@@ -50,8 +54,8 @@ def test_every_key_reaches_the_policy_from_the_file_and_from_the_environment(tmp
     assert retention_policy(in_file) == retention_policy(by_environment) == POLICY
 
 
-def test_nothing_but_tokens_is_removed_by_default() -> None:
-    assert retention_policy(RetentionValues()) == RetentionPolicy(tokens_after_s=600.0)
+def test_nothing_but_tokens_and_unnamed_blobs_is_removed_by_default() -> None:
+    assert retention_policy(RetentionValues()) == RetentionPolicy(tokens_after_s=600.0, blobs_after_s=7 * DAY_S)
 
 
 def test_off_means_never_and_the_environment_overrides_the_file(tmp_path: Path) -> None:

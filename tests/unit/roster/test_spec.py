@@ -82,7 +82,7 @@ def test_an_empty_environment_changes_nothing() -> None:
 
 def test_a_name_that_the_file_does_not_have_is_refused() -> None:
     with pytest.raises(
-        RosterError, match="AGENT_NAME cannot be used: the agents file has no agent 'sale'; did you mean 'sales'"
+        RosterError, match="AGENT_NAME cannot be used: the team has no agent 'sale'; did you mean 'sales'"
     ):
         EnvironmentOverride("sale").apply(default_roster())
 

@@ -30,10 +30,35 @@ def test_every_variable_is_read_and_trimmed() -> None:
             "AGENT_TOOLS": " chat_send, ,chat_send,",
             "AGENT_HISTORY_MAX": " 7 ",
             "AGENT_MAX_TURNS": "3",
+            "AGENT_CONTEXT_MAX": "9000",
+            "AGENT_SUMMARY_MODEL": "cheap",
         }
     )
 
-    assert config == RunnerConfig("Dev", "small", "Be kind.", ("chat_send",), "key", "http://127.0.0.1:1/v1", 7, 3)
+    assert config == RunnerConfig(
+        "Dev",
+        "small",
+        "Be kind.",
+        ("chat_send",),
+        "key",
+        "http://127.0.0.1:1/v1",
+        history_max=7,
+        max_turns=3,
+        context_max=9000,
+        summary_model="cheap",
+    )
+
+
+def test_without_variables_the_conversation_has_no_limit_of_its_own() -> None:
+    config = RunnerConfig.read({})
+
+    assert (config.history_max, config.context_max, config.summary_model) == (None, None, None)
+
+
+@pytest.mark.parametrize("text", ["999", "-1", "many", "1.5", "100000001"])
+def test_a_context_that_is_no_number_of_tokens_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"AGENT_CONTEXT_MAX .* use a number from 1000 to 100000000"):
+        RunnerConfig.read({"AGENT_CONTEXT_MAX": text})
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +115,7 @@ def test_an_unknown_tool_is_one_clear_line_that_lists_the_known() -> None:
         RunnerConfig.read({"AGENT_TOOLS": "chat_send,juggle,dance"})
 
     said = str(refusal.value)
-    assert said.startswith("unknown tools in AGENT_TOOLS: 'juggle', 'dance'; known tools: channel_send, ")
+    assert said.startswith("unknown tools in AGENT_TOOLS: 'juggle', 'dance'; known tools: cancel_reminder, ")
     assert set(said.partition("known tools: ")[2].split(", ")) == known_tools()
     assert "\n" not in said
 

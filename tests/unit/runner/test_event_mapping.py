@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agents import Usage
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 from pydantic import BaseModel
 
 from magent2.bus.records import encode_object
@@ -20,6 +22,7 @@ from magent2.runner.event_mapping import (
     as_text,
     plain_text,
     short_args,
+    usage_of,
 )
 from tests.support.record_sdk_events import SCENES, record, stream
 
@@ -253,6 +256,25 @@ def test_a_handoff_is_a_value_of_its_own() -> None:
 
 def test_usage_that_counts_nothing_is_left_out() -> None:
     assert EventMapper("conv").output("x", {"requests": 0, "input_tokens": 0}).usage is None
+
+
+def test_cached_and_reasoning_tokens_are_counted_if_there_are_any() -> None:
+    usage = Usage(
+        requests=1,
+        input_tokens=9,
+        output_tokens=4,
+        total_tokens=13,
+        input_tokens_details=InputTokensDetails(cached_tokens=7, cache_write_tokens=0),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+    )
+
+    assert usage_of(usage) == {
+        "requests": 1,
+        "input_tokens": 9,
+        "output_tokens": 4,
+        "total_tokens": 13,
+        "cached_tokens": 7,
+    }
 
 
 @pytest.mark.parametrize(

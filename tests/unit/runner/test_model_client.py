@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, omit
 from openai._models import construct_type
 from openai._utils import PropertyInfo, async_maybe_transform, is_given
 from openai.resources.responses import responses
+from openai.types.chat.completion_create_params import (
+    CompletionCreateParamsNonStreaming,
+    CompletionCreateParamsStreaming,
+)
 from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import (
     ResponseCreateParamsNonStreaming,
@@ -17,7 +21,7 @@ from openai.types.responses.response_create_params import (
 )
 from typing_extensions import get_type_hints, is_typeddict
 
-from magent2.runner.model_client import _BY_TYPE, _VARIANTS, UNCONVERTED, ModelClient, _TypedEvent
+from magent2.runner.model_client import _BY_TYPE, _VARIANTS, UNCONVERTED, UNCONVERTED_CHAT, ModelClient, _TypedEvent
 from tests.support.model_server import Call, ModelServer, Reply
 
 KEY = "any"
@@ -84,6 +88,46 @@ def renamed(annotation: Any, path: str, seen: set[str]) -> Iterator[str]:
     if is_typeddict(annotation):
         for name, inner in get_type_hints(annotation, include_extras=True).items():
             yield from renamed(inner, f"{path}.{name}", seen)
+
+
+MESSAGES: list[Any] = [
+    {"role": "system", "content": "be brief"},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "parts"}, {"type": "image_url", "image_url": {"url": "data:,"}}],
+    },
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "found ü"},
+]
+
+
+@pytest.mark.parametrize("request_type", [CompletionCreateParamsStreaming, CompletionCreateParamsNonStreaming])
+def test_the_library_renames_no_field_of_a_chat_either(request_type: Any) -> None:
+    fields = get_type_hints(request_type, include_extras=True)
+    seen: set[str] = set()
+
+    assert [found for part in UNCONVERTED_CHAT for found in renamed(fields[part], part, seen)] == []
+    assert len(seen) > 50, "the types were not followed"
+
+
+@pytest.mark.parametrize("tools", [omit, [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]])
+async def test_the_body_of_a_chat_is_that_of_the_library(tools: Any) -> None:
+    with ModelServer([Reply("one"), Reply("two")], apis=["chat"]) as server:
+        for kind in (AsyncOpenAI, ModelClient):
+            async with kind(base_url=server.url, api_key=KEY, max_retries=0) as client:
+                stream: Any = await client.chat.completions.create(
+                    model="m", stream=True, messages=MESSAGES, tools=tools, extra_body={"top_k": 1}
+                )
+                async for _ in stream:
+                    pass
+        library, ours = server.requests
+
+    assert ours == library
+    assert ours["messages"] == MESSAGES
 
 
 @pytest.mark.parametrize("request_type", [ResponseCreateParamsStreaming, ResponseCreateParamsNonStreaming])

@@ -11,12 +11,13 @@ import asyncio, sys
 from magent2.cli import server_process
 
 async def first_use():
-    from magent2.runner.sdk_run import LoopProvider
+    from magent2.runner.providers.provider import LoopProvider
 
     provider = LoopProvider("unused", "http://127.0.0.1:9/v1")
     provider.get_model("gpt-4o")
-    for client, _ in provider._by_loop.values():
-        client.responses, client.chat.completions
+    for clients in provider._by_loop.values():
+        for client in clients.clients.values():
+            client.responses, client.chat.completions
     await provider.aclose()
 
 def show_late_imports(worker):
@@ -39,7 +40,7 @@ def show_late_types():
     print("types:", *built)
 
 server_process.run_on_loop = show_late_imports
-server_process.serve_worker([], "demo", None, "memory://", None, None)
+server_process.serve_worker([], "demo", None, [], "memory://", None, None)
 """
 
 

@@ -62,6 +62,20 @@ def test_another_model_without_a_key_is_refused() -> None:
         select_runner("large", RunnerConfig())
 
 
+def test_a_model_of_another_provider_needs_only_the_key_of_that_provider() -> None:
+    config = RunnerConfig.read({"AGENT_MODEL": "anthropic/claude", "ANTHROPIC_API_KEY": "any"})
+
+    assert isinstance(select_runner(config=config), OpenAIAgentsRunner)
+    with pytest.raises(SettingsError, match="'anthropic/claude' needs ANTHROPIC_API_KEY"):
+        select_runner(config=RunnerConfig.read({"AGENT_MODEL": "anthropic/claude"}))
+
+
+def test_a_server_of_ones_own_needs_no_key() -> None:
+    config = RunnerConfig.read({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"})
+
+    assert isinstance(select_runner(config=config), OpenAIAgentsRunner)
+
+
 def test_local_without_its_packages_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_spec", lambda name: None)
     local.local_server.cache_clear()

@@ -18,9 +18,11 @@ from magent2.bus.operations import Append, Trim
 from magent2.bus.records import NewRecord, Record
 from magent2.sessions.folds import session_usage
 from magent2.sessions.history import (
+    CompactionRecord,
     History,
     RunKey,
     RunRecord,
+    Through,
     read_history,
     restart_records,
     settings_record,
@@ -58,6 +60,10 @@ class GeneratedHistory:
     bounded: History = field(default_factory=lambda: History(runs_max=RUNS_MAX))
     whole: History = field(default_factory=lambda: History(runs_max=EVERYTHING))
     inputs: dict[str, tuple[list[str], int]] = field(default_factory=dict)  # of each run, as of its start
+    bases: dict[str, str] = field(default_factory=dict)  # the summary that each run starts with
+    covered: dict[str, dict[str, str]] = field(default_factory=dict)  # by scope: covered runs, and for what own turns
+    summaries: dict[str, dict[int, str]] = field(default_factory=dict)  # by scope and seq
+    of_own_turns: dict[str, dict[str, int]] = field(default_factory=dict)  # by run and scope: the seq of the last one
     started: int = 0
 
     def write(self, *records: NewRecord) -> None:
@@ -73,8 +79,12 @@ class GeneratedHistory:
             self.write(settings_record("one", {"overlay": f"overlay {choice}"}))
         elif action == "snapshot":
             self._snapshot(choice)
+        elif action == "superseded":
+            self._supersede()
         elif action == "again":
             self._start_again(agent, run, choice)
+        elif action == "compaction":
+            self._compact(run, choice)
         elif run is None:
             self._start(agent)
         else:
@@ -84,7 +94,13 @@ class GeneratedHistory:
         self.started += 1
         key, seen = RunKey("one", f"run-{self.started}", agent), self.whole.last
         envelope = {"id": f"message-{self.started}", "sender": "user:ann"}
-        ended = [run for run in self.whole.runs.values() if 0 < run.ended <= seen and _may_see(agent, run)]
+        covered = self.covered.get(scope_of(agent), {})
+        ended = [
+            run
+            for run in self.whole.runs.values()
+            if 0 < run.ended <= seen and not run.superseded and _may_see(agent, run) and run.run not in covered
+        ]
+        self.bases[key.run] = max(self.summaries.get(scope_of(agent), {}).items(), default=(0, ""))[1]
         self.inputs[key.run] = [run.run for run in ended[-RUNS_MAX:]], max(0, len(ended) - RUNS_MAX)
         self.write(key.start(envelope, SPECS[agent], seen, mail=self.started))
 
@@ -101,12 +117,54 @@ class GeneratedHistory:
             self.write(*restart_records(key, again, mail=self.started))
         self.write(key.pause(99, 2, []))
 
+    def _supersede(self) -> None:
+        """Replace the last answer, which is possible while no run is in progress."""
+        talk = [run for run in self.whole.runs.values() if run.spec["kind"] != "tool" and not run.superseded]
+        if talk and all(run.end is not None for run in self.whole.runs.values()):
+            last = talk[-1].run
+            self.write(RunKey("one", last, talk[-1].agent).superseded(f"message-{self.started + 1}"))
+            for name, seq in self.of_own_turns.pop(last, {}).items():
+                self.summaries[name].pop(seq)
+                self.covered[name] = {run: maker for run, maker in self.covered[name].items() if maker != last}
+
+    def _compact(self, run: RunRecord | None, choice: int) -> None:
+        """Let a run in progress cover some of its input, or a part of itself too."""
+        if run is None or run.run not in self.inputs or run.spec["kind"] == "tool":
+            return
+        names, scope = self.inputs[run.run][0], scope_of(run.agent)
+        own = choice % 3 == 0
+        if not own and not names:
+            return
+        through: Through = {"run": run.run, "turn": 0} if own else {"run": names[choice % len(names)]}
+        covered = names if own else names[: names.index(through["run"]) + 1]
+        seq = len(self.records) + 1
+        made: CompactionRecord = {
+            "turn": len(run.answers),
+            "through": through,
+            "reason": "size",
+            "tokens_before": 9,
+            "tokens_after": 5,
+            "summary": f"summary {seq}",
+        }
+        self.write(RunKey("one", run.run, run.agent).compaction(made))
+        for name in covered:
+            self.covered.setdefault(scope, {}).setdefault(name, run.run if own else "")
+        self.summaries.setdefault(scope, {})[seq] = f"summary {seq}"
+        if own:
+            if run.run in self.of_own_turns:
+                self.summaries[scope].pop(self.of_own_turns[run.run][scope])
+            self.of_own_turns[run.run] = {scope: seq}
+
     def _snapshot(self, choice: int) -> None:
         """Write a snapshot of some moment before: other owners may have written since."""
         known = self.records[: len(self.records) - choice % 4]
         snapshot = snapshot_record("one", History(runs_max=RUNS_MAX).followed_by(known))
         assert snapshot is not None
         self.write(snapshot)
+
+
+def scope_of(agent: str) -> str:
+    return str(SPECS[agent].get("scenario_id") or agent)
 
 
 def _may_see(agent: str, other: RunRecord) -> bool:
@@ -117,7 +175,7 @@ def _may_see(agent: str, other: RunRecord) -> bool:
 
 
 def _has_failed(run: RunRecord) -> bool:
-    return run.end is not None and run.end["status"] == "failed"
+    return run.end is not None and run.end["status"] == "failed" and not run.superseded
 
 
 def _stored(record: NewRecord, seq: int) -> Record:
@@ -162,6 +220,10 @@ ACTIONS = st.sampled_from(
         "settings",
         "snapshot",
         "again",
+        "superseded",
+        "superseded",
+        "compaction",
+        "compaction",
     )
 )
 STEPS = st.lists(
@@ -238,9 +300,12 @@ def test_the_small_fold_answers_like_one_that_drops_nothing(steps: Steps) -> Non
         assert unended <= bounded.runs.keys()
         for name, run in bounded.runs.items():
             assert _journal(run) == _journal(whole.runs[name])
+            assert run.compactions == whole.runs[name].compactions or name not in history.inputs
             if run.end is None and name in history.inputs:
                 earlier, left_out = bounded.earlier_runs(run)
                 assert ([other.run for other in earlier], left_out) == history.inputs[name]
+                base = bounded.compaction_before(run)
+                assert ("" if base is None else base.record["summary"]) == history.bases[name]
 
 
 def _journal(run: RunRecord) -> tuple[object, ...]:
@@ -257,7 +322,7 @@ def test_the_fold_of_ten_thousand_runs_holds_the_last_ones() -> None:
             [_stored(record, history.last + place) for place, record in enumerate(records, 1)]
         )
 
-    assert 50 <= len(history.runs) <= 80
+    assert 128 <= len(history.runs) <= 158
     assert session_usage(history) == {
         "usage": {"total_tokens": 20_000},
         "runs": 10_000,
@@ -292,7 +357,7 @@ def test_a_snapshot_of_another_version_is_ignored() -> None:
     assert snapshot is not None
     for record in history.records:
         bus.call(Append(records=(NewRecord(record.topic, record.payload),)))
-    bus.call(Append(records=(NewRecord("history:one", {**snapshot.payload, "version": 2, "runs": "other"}),)))
+    bus.call(Append(records=(NewRecord("history:one", {**snapshot.payload, "version": 3, "runs": "other"}),)))
 
     found = run_sync(bus, read_history, "one", None, RUNS_MAX)
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 from agents import Agent, function_tool
-from agents.testing import assistant_message, function_call
+from agents.testing import ScriptedModel, assistant_message, function_call
 from opentelemetry import trace
 from prometheus_client import CollectorRegistry
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Leave
-from magent2.errors import ModelRefused
+from magent2.errors import ModelRefused, ModelUnavailable
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.providers.calls import Candidate
+from magent2.runner.providers.provider import AgentModels
 from magent2.telemetry.metrics import RunMetrics
 from magent2.telemetry.observation import RunObserver
 from magent2.tools.chat import function_tools
@@ -170,6 +172,35 @@ async def test_a_replayed_turn_has_no_model_call_but_its_tools_have_a_turn() -> 
             "turn",
             "turn",
         ]
+    bus.close()
+
+
+class TwoModels(AgentModels):
+    """Two models at different providers. The first one is down."""
+
+    def __init__(self) -> None:
+        self._down = ScriptedModel([ModelUnavailable("down")])
+        self._up = CallbackModel(lambda _: [assistant_message("hi")])
+
+    def candidates(self) -> list[Candidate]:
+        first = Candidate("gpt-5", ("one", ""), self._down, "openai")
+        return [first, Candidate("mistral/large", ("two", ""), self._up, "mistral")]
+
+
+async def test_every_model_that_is_asked_has_a_span_with_its_name_and_its_provider() -> None:
+    bus = MemoryBus()
+    send(bus, "go")
+    with recorded_spans() as spans:
+        await work(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=TwoModels())), spans)
+
+        (turn,) = spans.of("turn")
+        failed, answered = spans.one("chat gpt-5"), spans.one("chat large")
+        assert [parent_of(chat) for chat in (failed, answered)] == [id_of(turn)] * 2
+        assert [facts(chat)["gen_ai.provider.name"] for chat in (failed, answered)] == ["openai", "mistral"]
+        assert [facts(chat)["gen_ai.request.model"] for chat in (failed, answered)] == ["gpt-5", "large"]
+        assert failed.status.status_code is trace.StatusCode.ERROR
+        assert facts(answered)["gen_ai.response.model"] == "mistral/large"
+        assert "gen_ai.response.time_to_first_chunk" in facts(answered)
     bus.close()
 
 

@@ -24,7 +24,6 @@ from magent2.tools.registry import grants_of
 from tests.support.waiting import until
 
 START_DEADLINE_S = 60.0  # it imports a good deal first
-PROGRAM = str(Path(__file__).parents[2] / "support" / "mcp_server.py")
 
 
 def test_an_agents_lists_say_what_it_may_use() -> None:
@@ -52,8 +51,8 @@ def marks(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shelf(marks: Path) -> McpServer:
-    return McpServer("shelf", command=(sys.executable, PROGRAM), env={"MCP_MARKS": str(marks), "MCP_GREETING": "hi"})
+def shelf(marks: Path, mcp_command: tuple[str, ...]) -> McpServer:
+    return McpServer("shelf", command=mcp_command, env={"MCP_MARKS": str(marks), "MCP_GREETING": "hi"})
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from magent2.mail.headers import STOP, STOP_AFTER_TURN
 from magent2.worker.cancellation import (
     CONNECTED,
     DISCONNECTED,
     GRACE_S,
-    STOP,
-    STOP_AFTER_TURN,
     DisconnectPolicy,
     InterruptReason,
     RunCancellation,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magent2.bus.records import MailRef, Record
-from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE
+from magent2.mail.headers import AWAITED, MAIL_SEEN, TARGET_ENVELOPE
 from magent2.worker.cancellation import StopCommand
 from magent2.worker.lane_mail import ConsumedMail, NothingToRun, RunPlan, UnreadablePlan, plan_lane
 
@@ -166,6 +166,19 @@ def test_control_in_the_inbox_of_mail_is_a_command_too() -> None:
 
     assert isinstance(plan, NothingToRun)
     assert plan.consumed.unknown == ()
+
+
+def test_a_stop_that_waits_behind_its_mail_stops_it_when_its_turn_comes() -> None:
+    stop = replace(mail(3, "stop", type="control"), headers={MAIL_SEEN: 2, TARGET_ENVELOPE: "id-2", AWAITED: True})
+
+    first = answer_of(mail(1), mail(2), stop)
+    second = answer_of(mail(2), stop)
+    after = answer_of(stop, mail(4))
+
+    assert (first.stop_request, first.consumed.refs) == (None, ())
+    assert second.stop_request is not None
+    assert second.consumed.refs == (MailRef(CHAT, 3),)
+    assert (after.stop_request, after.consumed.refs) == (None, (MailRef(CHAT, 3),))
 
 
 def test_an_unreadable_command_is_buried_before_the_mail_is_answered() -> None:

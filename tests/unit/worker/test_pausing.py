@@ -9,7 +9,7 @@ import pytest
 from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope, run_approvals
 from magent2.sessions.history import RunRecord
 from magent2.worker.approvals import AwaitingDecisions, OverdueCalls, ResumeRun, plan_paused, with_decisions
-from magent2.worker.run_events import RunEvents
+from magent2.worker.run_events import RunEvents, WaitingCalls
 
 NOW = 1_000_000  # by the wall clock
 CLOCK = 7_000_000  # by the log clock
@@ -40,7 +40,7 @@ def statuses(approvals: tuple[Approval, ...]) -> list[tuple[str, str]]:
 
 
 def test_without_a_decision_the_run_waits_until_the_first_call_expires() -> None:
-    assert plan_paused(paused(a=5, b=3), {}, NOW, CLOCK) == AwaitingDecisions((), 2, 3.0)
+    assert plan_paused(paused(a=5, b=3), {}, NOW, CLOCK) == AwaitingDecisions((), WaitingCalls(2), 3.0)
 
 
 def test_with_one_of_two_decisions_the_run_waits_for_the_other() -> None:
@@ -49,7 +49,7 @@ def test_with_one_of_two_decisions_the_run_waits_for_the_other() -> None:
     plan = plan_paused(run, decisions_on(run, b="reject"), NOW, CLOCK)
 
     assert isinstance(plan, AwaitingDecisions)
-    assert (statuses(plan.decided), plan.left, plan.delay_s) == ([("b", "rejected")], 1, 5.0)
+    assert (statuses(plan.decided), plan.left.number, plan.delay_s) == ([("b", "rejected")], 1, 5.0)
 
 
 def test_when_all_calls_are_decided_the_run_resumes_however_late() -> None:
@@ -80,7 +80,7 @@ def test_a_decision_under_another_id_decides_nothing() -> None:
     run = paused(a=5)
     forged = {"any-id": next(iter(decisions_on(run, a="approve").values()))}
 
-    assert plan_paused(run, forged, NOW, CLOCK) == AwaitingDecisions((), 1, 5.0)
+    assert plan_paused(run, forged, NOW, CLOCK) == AwaitingDecisions((), WaitingCalls(1), 5.0)
 
 
 def test_recorded_decisions_are_not_awaited_and_the_history_is_not_changed() -> None:

@@ -15,6 +15,7 @@ from magent2.bus.operations import Delete, Describe
 from magent2.errors import Refused
 from magent2.sessions.store import create_session, delete_session
 from magent2.sessions.subagents import DEPTH_MAX, SUBAGENTS_PER_RUN_MAX
+from magent2.sessions.usage.budgets import NO_ROOT, CallRoot
 from magent2.tools.interface import call_scope
 from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.lane_run import Outcome
@@ -80,6 +81,7 @@ class Facts:
     run_id: str = "run-1"
     hops: int = 0
     principal: str | None = None
+    root: CallRoot = NO_ROOT
 
 
 def start(bus: Engine, agent: str = "helper", conversation: str = "one") -> dict[str, Any]:

@@ -148,7 +148,7 @@ def test_a_file_without_an_agent_that_was_chosen_changes_nothing(file: Path) -> 
 
     assert list(team.current_runners()) == ["back"]
     assert "back" in team.runner.agents()
-    assert "--agent cannot be used: the agents file has no agent 'back'" in str(team.registry.error)
+    assert "--agent cannot be used: the team has no agent 'back'" in str(team.registry.error)
 
 
 LIMITS = """

@@ -1,8 +1,8 @@
 // The client of the session API: one method per route that the page uses.
 import { ApiError } from "./errors";
 import type {
-  AcceptedMessage, AgentList, Approval, ApprovalList, EventPage, DeadLetterList, CurrentUser, OutboxItem, OutboxList, ScenarioList, SessionCounts, SessionList,
-  CreatedSession, SessionDetails, SessionState, SessionUsage, ToolResult, ToolList, ToolsStatus,
+  AcceptedMessage, AgentList, Approval, ApprovalList, Budget, EventPage, DeadLetterList, CurrentUser, FileInfo, FilePage, OutboxItem, OutboxList, ScenarioList, Schedule, ScheduleList, SessionCounts, SessionList,
+  CreatedSession, SessionDetails, SessionState, SessionUsage, ToolResult, ToolList, ToolsStatus, UsageReport,
 } from "./types";
 
 const REQUEST_TIMEOUT_MS = 90_000; // longer than any wait that the server allows
@@ -13,6 +13,19 @@ export interface NewMessage {
   sessionId: string;
   text: string;
   clientMessageId: string;
+  /** The ids of uploaded files. */
+  attachments?: readonly string[];
+}
+
+/** Exactly one of `in`, `at` and `cron` says when. With the same id, a repeat creates nothing. */
+export interface NewSchedule {
+  session_id: string;
+  text: string;
+  schedule_id: string;
+  in?: string;
+  at?: string;
+  cron?: string;
+  timezone?: string;
 }
 
 export interface SessionQuery {
@@ -43,15 +56,22 @@ export class ApiClient {
   usage = (id: string): Promise<SessionUsage> => this.get(`${sessionPath(id)}/usage`);
   deadLetters = (): Promise<DeadLetterList> => this.get("api/dead");
   outbox = (): Promise<OutboxList> => this.get("api/outbox");
+  usageReport = (by: string): Promise<UsageReport> => this.get(`api/usage?${new URLSearchParams({ by })}`);
+  raiseBudget = (budget: string, name: string, limits: Readonly<Record<string, number>>): Promise<Budget> => this.call("PUT", "api/budgets", { budget, name, ...limits });
   currentUser = (): Promise<CurrentUser> => this.get("api/me");
   approvals = (id: string): Promise<ApprovalList> => this.get(`${sessionPath(id)}/approvals`);
 
   createSession = (id: string, agent: string | null): Promise<CreatedSession> =>
     this.post("api/sdk/session/create", { session_id: id, ...(agent !== null && { agent_name: agent }) });
-  sendMessage = ({ sessionId, text, clientMessageId }: NewMessage): Promise<AcceptedMessage> =>
+  sendMessage = ({ sessionId, text, clientMessageId, attachments = [] }: NewMessage, whenBusy: "queue" | "interrupt" = "queue"): Promise<AcceptedMessage> =>
     this.post("api/sdk/session/message", {
-      session_id: sessionId, user_input: text, client_message_id: clientMessageId, wait: false,
+      session_id: sessionId, user_input: text, client_message_id: clientMessageId, wait: false, ...(whenBusy !== "queue" && { when_busy: whenBusy }),
+      ...(attachments.length > 0 && { attachments }),
     });
+  regenerate = (id: string, clientMessageId: string): Promise<AcceptedMessage> =>
+    this.post(`${sessionPath(id)}/regenerate`, { client_message_id: clientMessageId });
+  edit = (messageId: string, { sessionId, text, clientMessageId }: NewMessage): Promise<AcceptedMessage> =>
+    this.post(`${sessionPath(sessionId)}/edit`, { message_id: messageId, text, client_message_id: clientMessageId });
   steer = ({ sessionId, text, clientMessageId }: NewMessage): Promise<unknown> =>
     this.post(`${sessionPath(sessionId)}/steer`, { text, client_message_id: clientMessageId });
   stop = (id: string, mode: "now" | "after_turn"): Promise<unknown> => this.post(`${sessionPath(id)}/stop`, { mode });
@@ -75,6 +95,41 @@ export class ApiClient {
     if (!response.ok) throw await ApiError.fromResponse(response);
     return response.blob();
   };
+
+  schedules = (): Promise<ScheduleList> => this.get("api/schedules?limit=100");
+  createSchedule = (schedule: NewSchedule): Promise<Schedule> => this.post("api/schedules", schedule);
+  changeSchedule = (id: string, change: "pause" | "resume" | "run"): Promise<unknown> => this.post(`${schedulePath(id)}/${change}`, {});
+  deleteSchedule = (id: string): Promise<unknown> => this.call("DELETE", schedulePath(id));
+
+  fileLimits = (): Promise<FilePage> => this.get("api/files?limit=1");
+  deleteFile = (id: string): Promise<unknown> => this.call("DELETE", filePath(id));
+
+  /** The content of an uploaded file. */
+  fileContent = async (id: string): Promise<Blob> => {
+    const response = await this.fetch(`${filePath(id)}/content`, { signal: AbortSignal.timeout(DOWNLOAD_TIMEOUT_MS) });
+    if (!response.ok) throw await ApiError.fromResponse(response);
+    return response.blob();
+  };
+
+  /** Upload a file. `fetch` cannot tell how much was sent, so this is an XMLHttpRequest. */
+  uploadFile = (file: Blob, name: string, onProgress: (part: number) => void, signal: AbortSignal): Promise<FileInfo> =>
+    new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest();
+      request.open("POST", `${this.base}api/files?${new URLSearchParams({ name })}`);
+      if (this.token) request.setRequestHeader("Authorization", `Bearer ${this.token}`);
+      request.setRequestHeader("Content-Type", "application/octet-stream"); // the server finds the type from the content
+      request.upload.onprogress = ({ loaded, total }) => onProgress(total === 0 ? 0 : loaded / total);
+      request.onerror = () => reject(new ApiError(0, "unreachable", "The connection was lost during the upload."));
+      request.onabort = () => reject(new DOMException("the upload was cancelled", "AbortError"));
+      request.onload = () => {
+        const headers = { "Content-Type": request.getResponseHeader("Content-Type") ?? "" };
+        const response = new Response(request.responseText, { status: request.status, headers });
+        if (response.ok) readJson(response).then((found) => resolve(found as FileInfo), reject);
+        else ApiError.fromResponse(response).then(reject, reject);
+      };
+      signal.addEventListener("abort", () => request.abort());
+      request.send(file);
+    });
 
   /** The HTML of the page that the server serves now. */
   pageHtml = async (): Promise<string> => {
@@ -150,6 +205,14 @@ function pathPart(id: string): string {
 
 function sessionPath(sessionId: string): string {
   return `api/sdk/session/${pathPart(sessionId)}`;
+}
+
+function schedulePath(id: string): string {
+  return `api/schedules/${pathPart(id)}`;
+}
+
+function filePath(fileId: string): string {
+  return `api/files/${pathPart(fileId)}`;
 }
 
 function outboxItemPath(item: OutboxItem): string {

@@ -263,6 +263,155 @@ export type components = {
             session_id: string;
         };
         /**
+         * BudgetInfo
+         * @description A budget: its limit, and how much is used. `name` is the run, conversation or user that it is for.
+         *
+         *     `set`: the limit was set at run time, in place of that of the configuration. `resets_at`: a new day begins.
+         * @example {
+         *       "budget": "user_day",
+         *       "name": "user:ann",
+         *       "limit": {
+         *         "cost_usd": 5
+         *       },
+         *       "set": true,
+         *       "used": {
+         *         "calls": 12,
+         *         "input_tokens": 9100,
+         *         "output_tokens": 2300,
+         *         "cached_tokens": 4000,
+         *         "tokens": 11400,
+         *         "cost_usd": 0.0418,
+         *         "unpriced_calls": 0,
+         *         "lost_calls": 0,
+         *         "lost_tokens": 0,
+         *         "lost_cost_usd": 0
+         *       },
+         *       "share": 0.01,
+         *       "resets_at": "2026-11-18T00:00:00Z"
+         *     }
+         */
+        BudgetInfo: {
+            /**
+             * Budget
+             * @enum {string}
+             */
+            budget: "run" | "conversation" | "user" | "user_day" | "day";
+            limit: components["schemas"]["LimitInfo"];
+            /** Name */
+            name: string;
+            /** Resets At */
+            resets_at?: string | null;
+            /** Set */
+            set: boolean;
+            /**
+             * Share
+             * @description of the limit that is used, from 0 on; at 1 runs pause
+             */
+            share: number;
+            used: components["schemas"]["UsageAmount"];
+        };
+        /**
+         * BudgetList
+         * @description Budgets, and the runs that wait for more.
+         * @example {
+         *       "budgets": [
+         *         {
+         *           "budget": "user_day",
+         *           "name": "user:ann",
+         *           "limit": {
+         *             "cost_usd": 5
+         *           },
+         *           "set": true,
+         *           "used": {
+         *             "calls": 12,
+         *             "input_tokens": 9100,
+         *             "output_tokens": 2300,
+         *             "cached_tokens": 4000,
+         *             "tokens": 11400,
+         *             "cost_usd": 0.0418,
+         *             "unpriced_calls": 0,
+         *             "lost_calls": 0,
+         *             "lost_tokens": 0,
+         *             "lost_cost_usd": 0
+         *           },
+         *           "share": 0.01,
+         *           "resets_at": "2026-11-18T00:00:00Z"
+         *         }
+         *       ],
+         *       "waiting": [
+         *         {
+         *           "run_id": "run-5f1c",
+         *           "agent": "general",
+         *           "session_id": "c-1a2b",
+         *           "budgets": [
+         *             {
+         *               "budget": "user_day",
+         *               "name": "user:ann",
+         *               "limit": {
+         *                 "cost_usd": 5
+         *               },
+         *               "set": true,
+         *               "used": {
+         *                 "calls": 12,
+         *                 "input_tokens": 9100,
+         *                 "output_tokens": 2300,
+         *                 "cached_tokens": 4000,
+         *                 "tokens": 11400,
+         *                 "cost_usd": 0.0418,
+         *                 "unpriced_calls": 0,
+         *                 "lost_calls": 0,
+         *                 "lost_tokens": 0,
+         *                 "lost_cost_usd": 0
+         *               },
+         *               "share": 0.01,
+         *               "resets_at": "2026-11-18T00:00:00Z"
+         *             }
+         *           ]
+         *         }
+         *       ]
+         *     }
+         */
+        BudgetList: {
+            /** Budgets */
+            budgets: components["schemas"]["BudgetInfo"][];
+            /** Waiting */
+            waiting: components["schemas"]["WaitingRunInfo"][];
+        };
+        /**
+         * BudgetRequest
+         * @description Set a limit. A unit that is left out stays as it is, `null` removes its limit.
+         *
+         *     `reset` restores the limit of the configuration. `name` is the run, conversation or user; `day` has none.
+         * @example {
+         *       "budget": "run",
+         *       "name": "run-5f1c",
+         *       "tokens": 200000
+         *     }
+         */
+        BudgetRequest: {
+            /**
+             * Budget
+             * @enum {string}
+             */
+            budget: "run" | "conversation" | "user" | "user_day" | "day";
+            /** Calls */
+            calls?: number | null;
+            /** Cost Usd */
+            cost_usd?: number | null;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Reset
+             * @default false
+             */
+            reset: boolean;
+            /** Tokens */
+            tokens?: number | null;
+        };
+        /**
          * BuiltinToolStatus
          * @description Whether a builtin tool can be used.
          *
@@ -413,6 +562,90 @@ export type components = {
              * @description the member that the action is about; for `create`, the leader
              */
             username?: string | null;
+        };
+        /**
+         * ChatRequest
+         * @description The body of `POST /v1/chat/completions`.
+         */
+        ChatRequest: {
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
+            /** Max Completion Tokens */
+            max_completion_tokens?: number | null;
+            /** Max Tokens */
+            max_tokens?: number | null;
+            /** Messages */
+            messages: {
+                [key: string]: unknown;
+            }[];
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
+            /** Model */
+            model: string;
+            /** Parallel Tool Calls */
+            parallel_tool_calls?: boolean | null;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
+            /** Prompt Cache Key */
+            prompt_cache_key?: string | null;
+            /** Reasoning Effort */
+            reasoning_effort?: ("none" | "minimal" | "low" | "medium" | "high" | "xhigh") | null;
+            response_format?: components["schemas"]["ResponseFormatParameter"] | null;
+            /** Safety Identifier */
+            safety_identifier?: string | null;
+            /**
+             * Store
+             * @default false
+             */
+            store: boolean;
+            /**
+             * Stream
+             * @default false
+             */
+            stream: boolean;
+            stream_options?: components["schemas"]["StreamOptions"] | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Tool Choice */
+            tool_choice?: ("auto" | "none" | "required") | components["schemas"]["ChatToolName"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ChatTool"][] | null;
+            /** Top P */
+            top_p?: number | null;
+            /** User */
+            user?: string | null;
+            /** Verbosity */
+            verbosity?: ("low" | "medium" | "high") | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * ChatTool
+         * @description A tool of the client.
+         */
+        ChatTool: {
+            function?: components["schemas"]["FunctionDefinition"] | null;
+            /** Type */
+            type: string;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * ChatToolName
+         * @description The choice of one function.
+         */
+        ChatToolName: {
+            /** Function */
+            function: {
+                [key: string]: string;
+            };
+            /**
+             * Type
+             * @constant
+             */
+            type: "function";
         };
         /**
          * ConnectorInfo
@@ -566,6 +799,14 @@ export type components = {
             next: string | null;
         };
         /**
+         * ConversationReference
+         * @description A session, as the Responses API names it.
+         */
+        ConversationReference: {
+            /** Id */
+            id: string;
+        };
+        /**
          * DeadLetterInfo
          * @description A message that could not be processed.
          * @example {
@@ -708,6 +949,113 @@ export type components = {
             reason?: string | null;
         };
         /**
+         * EditRequest
+         * @description Replace the last message of a person by another text, and answer that.
+         * @example {
+         *       "client_message_id": "e-1",
+         *       "message_id": "msg-8c…",
+         *       "text": "weather in Bergen"
+         *     }
+         */
+        EditRequest: {
+            /**
+             * Client Message Id
+             * @description idempotency key: the answer is replaced once per key, and a repeat gets the same response
+             */
+            client_message_id?: string | null;
+            /**
+             * Message Id
+             * @description of the message that is replaced; another one than the last is refused
+             */
+            message_id?: string | null;
+            /** Text */
+            text: string;
+        };
+        /**
+         * FileContent
+         * Format: binary
+         */
+        FileContent: string;
+        /** FileForm */
+        FileForm: {
+            /** Format: binary */
+            file: string;
+        };
+        /**
+         * FileInfo
+         * @description A file. Name it by its `file_id` in the `attachments` of a message.
+         * @example {
+         *       "file_id": "file-5f…",
+         *       "name": "photo.png",
+         *       "media_type": "image/png",
+         *       "size": 12345,
+         *       "owner": "user:ann",
+         *       "created_at": "2026-01-02T03:04:05Z",
+         *       "conversation_id": null
+         *     }
+         */
+        FileInfo: {
+            /**
+             * Conversation Id
+             * @description the session that the file belongs to and is deleted with, if any
+             */
+            conversation_id: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** File Id */
+            file_id: string;
+            /**
+             * Media Type
+             * @description found from the content
+             */
+            media_type: string;
+            /** Name */
+            name: string;
+            /** Owner */
+            owner: string;
+            /**
+             * Size
+             * @description in bytes
+             */
+            size: number;
+        };
+        /**
+         * FileList
+         * @description Files, newest first.
+         * @example {
+         *       "files": [
+         *         {
+         *           "file_id": "file-5f…",
+         *           "name": "photo.png",
+         *           "media_type": "image/png",
+         *           "size": 12345,
+         *           "owner": "user:ann",
+         *           "created_at": "2026-01-02T03:04:05Z",
+         *           "conversation_id": null
+         *         }
+         *       ],
+         *       "next": null,
+         *       "file_max_bytes": 33554432
+         *     }
+         */
+        FileList: {
+            /**
+             * File Max Bytes
+             * @description the largest file that can be uploaded
+             */
+            file_max_bytes: number;
+            /** Files */
+            files: components["schemas"]["FileInfo"][];
+            /**
+             * Next
+             * @description pass it as `before` to get the next page; null on the last page
+             */
+            next: string | null;
+        };
+        /**
          * FriendInfo
          * @description The friendship with another user.
          * @example {
@@ -769,6 +1117,24 @@ export type components = {
             nametag: string;
         };
         /**
+         * FunctionDefinition
+         * @description A function in `tools`.
+         */
+        FunctionDefinition: {
+            /** Description */
+            description?: string | null;
+            /** Name */
+            name: string;
+            /** Parameters */
+            parameters?: {
+                [key: string]: unknown;
+            } | null;
+            /** Strict */
+            strict?: boolean | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
          * HealthResponse
          * @description The gateway process is running.
          */
@@ -779,6 +1145,24 @@ export type components = {
              * @constant
              */
             status: "ok";
+        };
+        /**
+         * JsonSchemaFormat
+         * @description `response_format.json_schema`.
+         */
+        JsonSchemaFormat: {
+            /** Description */
+            description?: string | null;
+            /** Name */
+            name: string;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** Strict */
+            strict?: boolean | null;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * LaneCounts
@@ -827,6 +1211,18 @@ export type components = {
             status: string;
         };
         /**
+         * LimitInfo
+         * @description The most that may be used; a unit that is absent has no limit.
+         */
+        LimitInfo: {
+            /** Calls */
+            calls?: number | null;
+            /** Cost Usd */
+            cost_usd?: number | null;
+            /** Tokens */
+            tokens?: number | null;
+        };
+        /**
          * MessageReceipt
          * @description The status of a message. `status` is that of the most advanced agent; `waiting` agents have not seen it yet.
          * @example {
@@ -870,13 +1266,23 @@ export type components = {
          */
         MessageRequest: {
             /**
+             * Attachments
+             * @description the ids of uploaded files, which the agent gets with the text
+             */
+            attachments?: string[];
+            /**
              * Client Message Id
              * @description idempotency key: the message is accepted once per key, and a repeat gets the same response
              */
             client_message_id?: string | null;
+            /** @description the JSON schema that the answer matches, in place of the agent's own */
+            output_schema?: components["schemas"]["OutputSchema"] | null;
             /** Session Id */
             session_id: string;
-            /** User Input */
+            /**
+             * User Input
+             * @description may be empty if the message has attachments
+             */
             user_input: string;
             /**
              * Wait
@@ -884,6 +1290,13 @@ export type components = {
              * @default true
              */
             wait: boolean;
+            /**
+             * When Busy
+             * @description if another message waits or is being answered: wait for its end (`queue`), join its run (`steer`), stop its run first (`interrupt`), or refuse this message with 409 `busy` (`reject`)
+             * @default queue
+             * @enum {string}
+             */
+            when_busy: "queue" | "steer" | "interrupt" | "reject";
         };
         /**
          * MessageResponse
@@ -1022,6 +1435,28 @@ export type components = {
             items: components["schemas"]["OutboxItemInfo"][];
         };
         /**
+         * OutputSchema
+         * @description The JSON schema that the answer has to match.
+         */
+        OutputSchema: {
+            /** Description */
+            description?: string | null;
+            /**
+             * Name
+             * @default output
+             */
+            name: string;
+            /** Schema */
+            schema: {
+                [key: string]: unknown;
+            };
+            /**
+             * Strict
+             * @default true
+             */
+            strict: boolean;
+        };
+        /**
          * PendingApprovalPage
          * @description The tool calls of the caller's sessions that wait for approval, most recently active session first.
          * @example {
@@ -1108,6 +1543,13 @@ export type components = {
              */
             status: "ready";
         };
+        /** ReasoningParameters */
+        ReasoningParameters: {
+            /** Effort */
+            effort?: ("none" | "minimal" | "low" | "medium" | "high" | "xhigh") | null;
+        } & {
+            [key: string]: unknown;
+        };
         /**
          * RecordPage
          * @description Events of a session as they were recorded, in order (`format=record`).
@@ -1152,6 +1594,128 @@ export type components = {
             error: string;
             /** Seq */
             seq: number;
+        };
+        /**
+         * RegenerateRequest
+         * @description Answer the last message again.
+         * @example {
+         *       "client_message_id": "r-1"
+         *     }
+         */
+        RegenerateRequest: {
+            /**
+             * Client Message Id
+             * @description idempotency key: the answer is replaced once per key, and a repeat gets the same response
+             */
+            client_message_id?: string | null;
+        };
+        /**
+         * ResponseFormatParameter
+         * @description `response_format`.
+         */
+        ResponseFormatParameter: {
+            json_schema?: components["schemas"]["JsonSchemaFormat"] | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "text" | "json_object" | "json_schema";
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * ResponseRequest
+         * @description The body of `POST /v1/responses`.
+         */
+        ResponseRequest: {
+            /**
+             * Background
+             * @default false
+             */
+            background: boolean;
+            /** Conversation */
+            conversation?: string | components["schemas"]["ConversationReference"] | null;
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
+            /**
+             * Include
+             * @default []
+             */
+            include: string[];
+            /** Input */
+            input?: string | {
+                [key: string]: unknown;
+            }[] | null;
+            /** Instructions */
+            instructions?: string | null;
+            /** Max Output Tokens */
+            max_output_tokens?: number | null;
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
+            /** Model */
+            model?: string | null;
+            /** Parallel Tool Calls */
+            parallel_tool_calls?: boolean | null;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
+            /** Previous Response Id */
+            previous_response_id?: string | null;
+            /** Prompt Cache Key */
+            prompt_cache_key?: string | null;
+            reasoning?: components["schemas"]["ReasoningParameters"] | null;
+            /** Safety Identifier */
+            safety_identifier?: string | null;
+            /**
+             * Store
+             * @default true
+             */
+            store: boolean;
+            /**
+             * Stream
+             * @default false
+             */
+            stream: boolean;
+            /** Temperature */
+            temperature?: number | null;
+            text?: components["schemas"]["TextParameters"] | null;
+            /** Tool Choice */
+            tool_choice?: ("auto" | "none" | "required") | components["schemas"]["ToolName"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ResponseTool"][] | null;
+            /** Top P */
+            top_p?: number | null;
+            /** User */
+            user?: string | null;
+            /**
+             * When Busy
+             * @default queue
+             * @enum {string}
+             */
+            when_busy: "queue" | "steer" | "interrupt" | "reject";
+        } & {
+            [key: string]: unknown;
+        };
+        /** ResponseTool */
+        ResponseTool: {
+            /** Description */
+            description?: string | null;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /** Parameters */
+            parameters?: {
+                [key: string]: unknown;
+            } | null;
+            /** Strict */
+            strict?: boolean | null;
+            /** Type */
+            type: string;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * RetryRequest
@@ -1234,6 +1798,20 @@ export type components = {
             };
         };
         /**
+         * RunScheduleRequest
+         * @description Send the message of a schedule now.
+         * @example {
+         *       "client_message_id": "k-1"
+         *     }
+         */
+        RunScheduleRequest: {
+            /**
+             * Client Message Id
+             * @description makes it idempotent: a repeat sends nothing
+             */
+            client_message_id?: string | null;
+        };
+        /**
          * ScenarioInfo
          * @description A scenario: its root agent, its supervisor and its agents.
          * @example {
@@ -1283,6 +1861,370 @@ export type components = {
             default: string;
             /** Scenarios */
             scenarios: components["schemas"]["ScenarioInfo"][];
+        };
+        /**
+         * ScheduleDetail
+         * @description A schedule with its text and its last slots, newest first.
+         * @example {
+         *       "schedule_id": "news",
+         *       "kind": "message",
+         *       "owner": "user:ann",
+         *       "session_id": "s-1",
+         *       "agent": null,
+         *       "title": "What is new today?",
+         *       "at": null,
+         *       "in_s": null,
+         *       "cron": "0 9 * * 1-5",
+         *       "timezone": "Europe/Berlin",
+         *       "missed": "once",
+         *       "when_busy": "queue",
+         *       "until": null,
+         *       "max_runs": null,
+         *       "status": "active",
+         *       "next_at": "2026-11-18T08:00:00Z",
+         *       "runs": 3,
+         *       "failures": 0,
+         *       "skipped": 0,
+         *       "last_at": "2026-11-17T08:00:00Z",
+         *       "last_message_id": "slot-5f…",
+         *       "last_error": null,
+         *       "end_reason": null,
+         *       "text": "What is new today?",
+         *       "created_at": "2026-11-12T10:00:00Z",
+         *       "recent": [
+         *         {
+         *           "outcome": "fired",
+         *           "at": "2026-11-17T08:00:01Z",
+         *           "slot": "2026-11-17T08:00:00Z",
+         *           "message_id": "slot-5f…"
+         *         }
+         *       ]
+         *     }
+         */
+        ScheduleDetail: {
+            /** Agent */
+            agent: string | null;
+            /** At */
+            at: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Cron */
+            cron: string | null;
+            /** End Reason */
+            end_reason: string | null;
+            /**
+             * Failures
+             * @description of them, those that were refused
+             */
+            failures: number;
+            /** In S */
+            in_s: number | null;
+            /**
+             * Kind
+             * @description `reminder`: an agent set it in its own conversation
+             * @enum {string}
+             */
+            kind: "message" | "reminder";
+            /**
+             * Last At
+             * @description the last slot that was sent or refused
+             */
+            last_at: string | null;
+            /**
+             * Last Error
+             * @description why the last message was refused; null after one that was sent
+             */
+            last_error: string | null;
+            /** Last Message Id */
+            last_message_id: string | null;
+            /** Max Runs */
+            max_runs: number | null;
+            /**
+             * Missed
+             * @enum {string}
+             */
+            missed: "skip" | "once" | "all";
+            /**
+             * Next At
+             * @description the next slot; null if it is paused or has ended
+             */
+            next_at: string | null;
+            /** Owner */
+            owner: string;
+            /** Recent */
+            recent: components["schemas"]["SlotInfo"][];
+            /**
+             * Runs
+             * @description slots whose message was sent or refused
+             */
+            runs: number;
+            /** Schedule Id */
+            schedule_id: string;
+            /** Session Id */
+            session_id: string;
+            /**
+             * Skipped
+             * @description slots that were missed and not sent
+             */
+            skipped: number;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "active" | "paused" | "ended";
+            /**
+             * Text
+             * @description null if it was erased with its session
+             */
+            text: string | null;
+            /** Timezone */
+            timezone: string;
+            /**
+             * Title
+             * @description the text, shortened
+             */
+            title: string;
+            /** Until */
+            until: string | null;
+            /**
+             * When Busy
+             * @enum {string}
+             */
+            when_busy: "queue" | "steer" | "interrupt" | "reject";
+        };
+        /**
+         * ScheduleInfo
+         * @description A schedule.
+         * @example {
+         *       "schedule_id": "news",
+         *       "kind": "message",
+         *       "owner": "user:ann",
+         *       "session_id": "s-1",
+         *       "agent": null,
+         *       "title": "What is new today?",
+         *       "at": null,
+         *       "in_s": null,
+         *       "cron": "0 9 * * 1-5",
+         *       "timezone": "Europe/Berlin",
+         *       "missed": "once",
+         *       "when_busy": "queue",
+         *       "until": null,
+         *       "max_runs": null,
+         *       "status": "active",
+         *       "next_at": "2026-11-18T08:00:00Z",
+         *       "runs": 3,
+         *       "failures": 0,
+         *       "skipped": 0,
+         *       "last_at": "2026-11-17T08:00:00Z",
+         *       "last_message_id": "slot-5f…",
+         *       "last_error": null,
+         *       "end_reason": null
+         *     }
+         */
+        ScheduleInfo: {
+            /** Agent */
+            agent: string | null;
+            /** At */
+            at: string | null;
+            /** Cron */
+            cron: string | null;
+            /** End Reason */
+            end_reason: string | null;
+            /**
+             * Failures
+             * @description of them, those that were refused
+             */
+            failures: number;
+            /** In S */
+            in_s: number | null;
+            /**
+             * Kind
+             * @description `reminder`: an agent set it in its own conversation
+             * @enum {string}
+             */
+            kind: "message" | "reminder";
+            /**
+             * Last At
+             * @description the last slot that was sent or refused
+             */
+            last_at: string | null;
+            /**
+             * Last Error
+             * @description why the last message was refused; null after one that was sent
+             */
+            last_error: string | null;
+            /** Last Message Id */
+            last_message_id: string | null;
+            /** Max Runs */
+            max_runs: number | null;
+            /**
+             * Missed
+             * @enum {string}
+             */
+            missed: "skip" | "once" | "all";
+            /**
+             * Next At
+             * @description the next slot; null if it is paused or has ended
+             */
+            next_at: string | null;
+            /** Owner */
+            owner: string;
+            /**
+             * Runs
+             * @description slots whose message was sent or refused
+             */
+            runs: number;
+            /** Schedule Id */
+            schedule_id: string;
+            /** Session Id */
+            session_id: string;
+            /**
+             * Skipped
+             * @description slots that were missed and not sent
+             */
+            skipped: number;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "active" | "paused" | "ended";
+            /** Timezone */
+            timezone: string;
+            /**
+             * Title
+             * @description the text, shortened
+             */
+            title: string;
+            /** Until */
+            until: string | null;
+            /**
+             * When Busy
+             * @enum {string}
+             */
+            when_busy: "queue" | "steer" | "interrupt" | "reject";
+        };
+        /**
+         * ScheduleList
+         * @description Schedules, most recently changed first.
+         * @example {
+         *       "schedules": [
+         *         {
+         *           "schedule_id": "news",
+         *           "kind": "message",
+         *           "owner": "user:ann",
+         *           "session_id": "s-1",
+         *           "agent": null,
+         *           "title": "What is new today?",
+         *           "at": null,
+         *           "in_s": null,
+         *           "cron": "0 9 * * 1-5",
+         *           "timezone": "Europe/Berlin",
+         *           "missed": "once",
+         *           "when_busy": "queue",
+         *           "until": null,
+         *           "max_runs": null,
+         *           "status": "active",
+         *           "next_at": "2026-11-18T08:00:00Z",
+         *           "runs": 3,
+         *           "failures": 0,
+         *           "skipped": 0,
+         *           "last_at": "2026-11-17T08:00:00Z",
+         *           "last_message_id": "slot-5f…",
+         *           "last_error": null,
+         *           "end_reason": null
+         *         }
+         *       ],
+         *       "next": null
+         *     }
+         */
+        ScheduleList: {
+            /**
+             * Next
+             * @description pass it as `before` to get the next page; null on the last page
+             */
+            next: string | null;
+            /** Schedules */
+            schedules: components["schemas"]["ScheduleInfo"][];
+        };
+        /**
+         * ScheduleRequest
+         * @description A message that is sent later, or again and again. Exactly one of `at`, `in` and `cron` says when.
+         *
+         *     With the same `schedule_id`, a repeat creates nothing: the response has the schedule that exists.
+         * @example {
+         *       "text": "What is new today?",
+         *       "session_id": "s-1",
+         *       "cron": "0 9 * * 1-5",
+         *       "timezone": "Europe/Berlin"
+         *     }
+         */
+        ScheduleRequest: {
+            /**
+             * Agent
+             * @description the agent that answers; default: the active agent
+             */
+            agent?: string | null;
+            /**
+             * At
+             * @description an instant, as `2026-03-29T09:00:00+02:00`; without an offset it is a local time of `timezone`
+             */
+            at?: string | null;
+            /**
+             * Cron
+             * @description minute, hour, day of month, month, day of week
+             */
+            cron?: string | null;
+            /**
+             * In
+             * @description a duration from now: seconds, or as `90s`, `15m`, `1h30m`, `2d`
+             */
+            in?: number | string | null;
+            /**
+             * Max Runs
+             * @description the schedule ends after so many slots
+             */
+            max_runs?: number | null;
+            /**
+             * Missed
+             * @description what to do with slots for which no worker was there in time
+             * @default once
+             * @enum {string}
+             */
+            missed: "skip" | "once" | "all";
+            /**
+             * Schedule Id
+             * @description generated if omitted
+             */
+            schedule_id?: string | null;
+            /**
+             * Session Id
+             * @description the session that gets it; without one, `agent` is needed and the schedule gets its own session
+             */
+            session_id?: string | null;
+            /**
+             * Text
+             * @description the message
+             */
+            text: string;
+            /**
+             * Timezone
+             * @description IANA name, as `Europe/Berlin`; default: UTC
+             */
+            timezone?: string | null;
+            /**
+             * Until
+             * @description no slot after this instant; of the same form as `at`
+             */
+            until?: string | null;
+            /**
+             * When Busy
+             * @default queue
+             * @enum {string}
+             */
+            when_busy: "queue" | "steer" | "interrupt" | "reject";
         };
         /**
          * SendRequest
@@ -1426,6 +2368,7 @@ export type components = {
          *           "scenario_id": "default",
          *           "run_status": "finished",
          *           "approvals": 0,
+         *           "client_calls": 0,
          *           "last_seq": 9,
          *           "last_active_ms": 1790000000000,
          *           "owner": "user:local"
@@ -1548,6 +2491,7 @@ export type components = {
          *       "scenario_id": "default",
          *       "run_status": "finished",
          *       "approvals": 0,
+         *       "client_calls": 0,
          *       "last_seq": 9,
          *       "last_active_ms": 1790000000000,
          *       "owner": "user:local"
@@ -1561,6 +2505,17 @@ export type components = {
              * @description number of tool calls of the last run that wait for approval
              */
             approvals: number;
+            /**
+             * Budget
+             * @description kind of the budget that the last run waits for
+             */
+            budget?: string | null;
+            /**
+             * Client Calls
+             * @description number of calls of the last run that wait for an output of the client's tools
+             * @default 0
+             */
+            client_calls: number;
             /** Last Active Ms */
             last_active_ms: number;
             /** Last Seq */
@@ -1618,6 +2573,33 @@ export type components = {
             usage: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * SlotInfo
+         * @description What became of a slot: `fired`, `failed`, `skipped` (with others up to `count`), or `sent` by hand.
+         * @example {
+         *       "outcome": "fired",
+         *       "at": "2026-11-17T08:00:01Z",
+         *       "slot": "2026-11-17T08:00:00Z",
+         *       "message_id": "slot-5f…"
+         *     }
+         */
+        SlotInfo: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Count */
+            count?: number | null;
+            /** Error */
+            error?: string | null;
+            /** Message Id */
+            message_id?: string | null;
+            /** Outcome */
+            outcome: string;
+            /** Slot */
+            slot?: string | null;
         };
         /**
          * SteerRequest
@@ -1725,6 +2707,19 @@ export type components = {
              * @constant
              */
             status: "accepted";
+        };
+        /**
+         * StreamOptions
+         * @description `stream_options`.
+         */
+        StreamOptions: {
+            /**
+             * Include Usage
+             * @default false
+             */
+            include_usage: boolean;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * SwarmContactInfo
@@ -1913,6 +2908,13 @@ export type components = {
             model: string | null;
             /** Name */
             name: string;
+            /**
+             * Output Schema
+             * @description the JSON schema that its answers match
+             */
+            output_schema?: {
+                [key: string]: unknown;
+            } | null;
             /** Role */
             role: string;
             /** Scenarios */
@@ -1963,6 +2965,38 @@ export type components = {
         TeamAgentList: {
             /** Agents */
             agents: components["schemas"]["TeamAgent"][];
+        };
+        /** TextFormat */
+        TextFormat: {
+            /** Description */
+            description?: string | null;
+            /**
+             * Name
+             * @default output
+             */
+            name: string;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** Strict */
+            strict?: boolean | null;
+            /**
+             * Type
+             * @default text
+             * @enum {string}
+             */
+            type: "text" | "json_object" | "json_schema";
+        } & {
+            [key: string]: unknown;
+        };
+        /** TextParameters */
+        TextParameters: {
+            format?: components["schemas"]["TextFormat"] | null;
+            /** Verbosity */
+            verbosity?: ("low" | "medium" | "high") | null;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * TitleRequest
@@ -2090,6 +3124,16 @@ export type components = {
         ToolList: {
             /** Tools */
             tools: components["schemas"]["ToolInfo"][];
+        };
+        /** ToolName */
+        ToolName: {
+            /** Name */
+            name: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "function";
         };
         /**
          * ToolRunRequest
@@ -2260,6 +3304,196 @@ export type components = {
             timestamp_ms: number;
         };
         /**
+         * UsageAmount
+         * @description What model calls have used. `cached_tokens` are part of `input_tokens`.
+         *
+         *     `cost_usd` is absent if no price is known, and leaves out `unpriced_calls`. The `lost_` fields are the estimates of
+         *     calls that were lost with their worker, or cut off: they are not part of the other fields, but count in budgets.
+         */
+        UsageAmount: {
+            /**
+             * Cached Tokens
+             * @default 0
+             */
+            cached_tokens: number;
+            /**
+             * Calls
+             * @default 0
+             */
+            calls: number;
+            /** Cost Usd */
+            cost_usd?: number | null;
+            /**
+             * Input Tokens
+             * @default 0
+             */
+            input_tokens: number;
+            /**
+             * Lost Calls
+             * @default 0
+             */
+            lost_calls: number;
+            /**
+             * Lost Cost Usd
+             * @default 0
+             */
+            lost_cost_usd: number;
+            /**
+             * Lost Tokens
+             * @default 0
+             */
+            lost_tokens: number;
+            /**
+             * Output Tokens
+             * @default 0
+             */
+            output_tokens: number;
+            /**
+             * Tokens
+             * @default 0
+             */
+            tokens: number;
+            /**
+             * Unpriced Calls
+             * @default 0
+             */
+            unpriced_calls: number;
+        };
+        /**
+         * UsageGroupInfo
+         * @description The usage of one day, user, agent, model or conversation: the fields that the report is by.
+         */
+        UsageGroupInfo: {
+            /** Agent */
+            agent?: string | null;
+            /**
+             * Cached Tokens
+             * @default 0
+             */
+            cached_tokens: number;
+            /**
+             * Calls
+             * @default 0
+             */
+            calls: number;
+            /** Conversation */
+            conversation?: string | null;
+            /** Cost Usd */
+            cost_usd?: number | null;
+            /** Day */
+            day?: string | null;
+            /**
+             * Input Tokens
+             * @default 0
+             */
+            input_tokens: number;
+            /**
+             * Lost Calls
+             * @default 0
+             */
+            lost_calls: number;
+            /**
+             * Lost Cost Usd
+             * @default 0
+             */
+            lost_cost_usd: number;
+            /**
+             * Lost Tokens
+             * @default 0
+             */
+            lost_tokens: number;
+            /** Model */
+            model?: string | null;
+            /**
+             * Output Tokens
+             * @default 0
+             */
+            output_tokens: number;
+            /**
+             * Tokens
+             * @default 0
+             */
+            tokens: number;
+            /**
+             * Unpriced Calls
+             * @default 0
+             */
+            unpriced_calls: number;
+            /** User */
+            user?: string | null;
+        };
+        /**
+         * UsageReportInfo
+         * @description The usage in a time, added up by the fields `by`. `reserved_tokens` are estimates of calls in progress.
+         * @example {
+         *       "since": "2026-11-01",
+         *       "until": "2026-11-17",
+         *       "timezone": "UTC",
+         *       "by": [
+         *         "day"
+         *       ],
+         *       "groups": [
+         *         {
+         *           "calls": 12,
+         *           "input_tokens": 9100,
+         *           "output_tokens": 2300,
+         *           "cached_tokens": 4000,
+         *           "tokens": 11400,
+         *           "cost_usd": 0.0418,
+         *           "unpriced_calls": 0,
+         *           "lost_calls": 0,
+         *           "lost_tokens": 0,
+         *           "lost_cost_usd": 0,
+         *           "day": "2026-11-17"
+         *         }
+         *       ],
+         *       "total": {
+         *         "calls": 12,
+         *         "input_tokens": 9100,
+         *         "output_tokens": 2300,
+         *         "cached_tokens": 4000,
+         *         "tokens": 11400,
+         *         "cost_usd": 0.0418,
+         *         "unpriced_calls": 0,
+         *         "lost_calls": 0,
+         *         "lost_tokens": 0,
+         *         "lost_cost_usd": 0
+         *       },
+         *       "reserved_calls": 0,
+         *       "reserved_tokens": 0,
+         *       "left_out": 0
+         *     }
+         */
+        UsageReportInfo: {
+            /** By */
+            by: string[];
+            /** Groups */
+            groups: components["schemas"]["UsageGroupInfo"][];
+            /**
+             * Left Out
+             * @description groups that used least and are not listed
+             * @default 0
+             */
+            left_out: number;
+            /**
+             * Reserved Calls
+             * @default 0
+             */
+            reserved_calls: number;
+            /**
+             * Reserved Tokens
+             * @default 0
+             */
+            reserved_tokens: number;
+            /** Since */
+            since: string;
+            /** Timezone */
+            timezone: string;
+            total: components["schemas"]["UsageAmount"];
+            /** Until */
+            until: string;
+        };
+        /**
          * UserInfo
          * @description A user.
          * @example {
@@ -2344,6 +3578,185 @@ export type components = {
              * @description their id at the connector
              */
             target?: string | null;
+        };
+        /**
+         * WaitingRunInfo
+         * @description A run that is paused until one of these budgets is raised.
+         */
+        WaitingRunInfo: {
+            /** Agent */
+            agent: string;
+            /** Budgets */
+            budgets: components["schemas"]["BudgetInfo"][];
+            /** Run Id */
+            run_id: string;
+            /** Session Id */
+            session_id: string;
+        };
+        /**
+         * WebhookDelivery
+         * @description A notification and what became of it. One that is `dead` or `unknown` can be sent again.
+         * @example {
+         *       "id": "evt-0a1b",
+         *       "type": "run.finished",
+         *       "conversation_id": "s-1",
+         *       "state": "sent",
+         *       "tries": 0,
+         *       "reason": null,
+         *       "created_at": "2026-09-21T14:00:00Z",
+         *       "changed_at": "2026-09-21T14:00:01Z"
+         *     }
+         */
+        WebhookDelivery: {
+            /**
+             * Changed At
+             * Format: date-time
+             */
+            changed_at: string;
+            /** Conversation Id */
+            conversation_id: string | null;
+            /** Created At */
+            created_at: string;
+            /**
+             * Id
+             * @description the key that the receiver gets with every attempt
+             */
+            id: string;
+            /** Reason */
+            reason: string | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "begun" | "sent" | "dead" | "unknown" | "dropped";
+            /**
+             * Tries
+             * @description attempts that failed
+             */
+            tries: number;
+            /** Type */
+            type: string;
+        };
+        /**
+         * WebhookDeliveryList
+         * @description The last deliveries of a webhook, oldest first.
+         * @example {
+         *       "deliveries": []
+         *     }
+         */
+        WebhookDeliveryList: {
+            /** Deliveries */
+            deliveries: components["schemas"]["WebhookDelivery"][];
+        };
+        /**
+         * WebhookInfo
+         * @description A webhook. Its secret is only in the response that creates it, if the gateway made it.
+         * @example {
+         *       "id": "wh-0a1b",
+         *       "url": "https://example.com/hooks",
+         *       "events": [
+         *         "run.finished",
+         *         "approval.requested"
+         *       ],
+         *       "scope": "own",
+         *       "owner": "user:ann",
+         *       "created_at": "2026-09-21T14:00:00Z"
+         *     }
+         */
+        WebhookInfo: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Events */
+            events: string[];
+            /** Id */
+            id: string;
+            /**
+             * Owner
+             * @description null for one of the deployment
+             */
+            owner: string | null;
+            /**
+             * Scope
+             * @enum {string}
+             */
+            scope: "own" | "deployment";
+            /**
+             * Secret
+             * @description shown once; keep it
+             */
+            secret?: string | null;
+            /** Url */
+            url: string;
+        };
+        /**
+         * WebhookList
+         * @description Webhooks, oldest first.
+         * @example {
+         *       "webhooks": [
+         *         {
+         *           "id": "wh-0a1b",
+         *           "url": "https://example.com/hooks",
+         *           "events": [
+         *             "run.finished",
+         *             "approval.requested"
+         *           ],
+         *           "scope": "own",
+         *           "owner": "user:ann",
+         *           "created_at": "2026-09-21T14:00:00Z"
+         *         }
+         *       ]
+         *     }
+         */
+        WebhookList: {
+            /** Webhooks */
+            webhooks: components["schemas"]["WebhookInfo"][];
+        };
+        /**
+         * WebhookRequest
+         * @description A webhook to register. Without `secret` and `secret_env`, the gateway makes a secret.
+         * @example {
+         *       "url": "https://example.com/hooks",
+         *       "events": [
+         *         "run.finished",
+         *         "approval.requested"
+         *       ]
+         *     }
+         */
+        WebhookRequest: {
+            /**
+             * Allow Private
+             * @description for admins: any address, also without TLS
+             * @default false
+             */
+            allow_private: boolean;
+            /**
+             * Events
+             * @description that it is told of; all by default
+             */
+            events?: ("run.finished" | "run.failed" | "run.stopped" | "approval.requested" | "budget.reached")[] | null;
+            /**
+             * Scope
+             * @description `own` conversations; or of the whole `deployment`, for admins and their default
+             */
+            scope?: ("own" | "deployment") | null;
+            /**
+             * Secret
+             * @description signs the requests; 16 to 256 characters, kept on the log
+             */
+            secret?: string | null;
+            /**
+             * Secret Env
+             * @description for admins: the variable of the workers with the secret
+             */
+            secret_env?: string | null;
+            /**
+             * Url
+             * @description with https, at a public address
+             */
+            url: string;
         };
     };
     responses: never;

@@ -48,6 +48,7 @@ function announcementsFor(item: LogItem): Announcement[] {
     case "approval": return item.status === "pending"
       ? [{ key, text: `${item.agent ?? "An agent"} needs approval to run ${item.tool}.` }]
       : [{ key: `${key}/${item.status}`, text: `${item.tool}: ${item.status}.` }];
+    case "budget": return item.status === "waiting" ? [{ key, text: `${item.agent ?? "An agent"} waits: its budget is used up.` }] : [];
     case "subagent": return [{ key, text: `${item.agent ?? "An agent"} started ${item.name}.` }];
     case "notice": return [{ key, text: item.text }];
     case "failure": return [{ key: `${key}/${item.status}`, text: FAILURE_TEXTS[item.status] }];

@@ -1,7 +1,7 @@
 // The middle of the page: the current conversation, or the start of a new one.
 import type { ReactElement } from "react";
 import type { SessionState } from "../fold/state";
-import { activeRun, EMPTY_SESSION, isAwaitingApproval, isWaitingForRun } from "../fold/state";
+import { activeRun, EMPTY_SESSION, isAwaitingApproval, isAwaitingBudget, isWaitingForRun } from "../fold/state";
 import type { Conversation, ConversationStatus } from "../store/conversation";
 import { Observable, useObservable } from "../store/observable";
 import { conversationHash, navigate } from "../store/route";
@@ -30,7 +30,7 @@ export function ChatView(): ReactElement {
     <div className="flex min-h-0 min-w-0 flex-1 flex-col">
       {conversation !== null && <ParentLink id={conversation.id} />}
       {conversation === null ? <NewConversation /> : <ConversationBody conversation={conversation} session={session} status={status} />}
-      <Composer run={run} paused={run !== null && isAwaitingApproval(session, run)} runPending={isWaitingForRun(session)} agent={agent} />
+      <Composer run={run} paused={run !== null && (isAwaitingApproval(session, run) || isAwaitingBudget(session, run))} runPending={isWaitingForRun(session)} agent={agent} />
     </div>
   );
 }

@@ -1,18 +1,22 @@
 // The message box. It stays open during a run: a message sent then steers the run, or is answered after it.
-import { type FormEvent, type KeyboardEvent, memo, type ReactElement, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { type ClipboardEvent, type FormEvent, type KeyboardEvent, memo, type ReactElement, useEffect, useLayoutEffect, useRef, useState } from "react";
 import type { Run } from "../fold/state";
 import { useObservable } from "../store/observable";
-import { hasPending } from "../store/sender";
+import { hasPending, type SendMode } from "../store/sender";
 import { tabStore } from "../store/storage";
+import type { UploadItem } from "../store/uploads";
 import { Spinner } from "../ui/common";
 import { useApp } from "../ui/context";
 import { plural } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { useAction } from "../ui/requests";
+import { AttachButton, AttachedList, DropTarget, useAttachedFiles } from "./AttachedFiles";
 
 const TEXT_MAX_CHARS = 500_000; // the server's limit
 const STEER_MAX_CHARS = 20_000; // the server's limit; a longer message is answered after the run
 const FIELD_MAX_PX = 240;
+const REPLACING = "/api/sdk/session/{session_id}/regenerate"; // a server with this route also knows `when_busy`
+const MODES: Readonly<Record<SendMode, string>> = { steer: "Steer", message: "Queue", interrupt: "Interrupt" };
 
 interface Props {
   run: Run | null;
@@ -27,15 +31,23 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
   const app = useApp();
   const id = useObservable(app.current)?.id ?? "";
   const [text, setText] = useDraft(id);
-  const canSteer = useObservable(app.routes).has("/api/sdk/session/{session_id}/steer");
+  const routes = useObservable(app.routes);
+  const canSteer = routes.has("/api/sdk/session/{session_id}/steer");
+  const [chosen, setChosen] = useState<SendMode>("steer");
+  const canAttach = routes.has("/api/files");
+  const files = useAttachedFiles(id);
+  const cannotSteer = !canSteer || text.length > STEER_MAX_CHARS || files.items.length > 0; // files come with a message of their own
+  const mode: SendMode = chosen === "steer" && cannotSteer ? "message" : chosen;
   const offline = useObservable(app.connectionStatus).state === "offline";
   const tooLong = text.length > TEXT_MAX_CHARS;
+  const nothing = text.trim() === "" && files.items.length === 0;
   const send = (event?: FormEvent): void => {
     event?.preventDefault();
-    if (text.trim() === "" || tooLong) return;
+    if (nothing || tooLong || !files.ready) return;
     const isRunning = run !== null || awaited || hasPending(app.sender.pending.get(), id);
-    app.send(text, isRunning && canSteer && text.length <= STEER_MAX_CHARS ? "steer" : "message", agent);
+    app.send(text, isRunning ? mode : "message", agent);
     setText("");
+    setChosen("steer");
   };
   const press = (event: KeyboardEvent): void => {
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
@@ -44,34 +56,66 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
   };
   return (
     <form onSubmit={send} className="mx-auto w-full max-w-3xl px-4 pb-[max(0.9rem,env(safe-area-inset-bottom))] sm:px-6">
-      <div className="flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 pl-4 shadow-sm focus-within:border-accent">
-        <MessageField text={text} setText={setText} press={press} hint={offline ? "Write a message. It is sent when the connection is back." : placeholderText(run, paused, canSteer, agent)} />
+      {canAttach && <DropTarget add={files.add} />}
+      <AttachedList items={files.items} />
+      <div className={`flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 shadow-sm focus-within:border-accent ${canAttach ? "pl-2" : "pl-4"}`}>
+        {canAttach && <AttachButton add={files.add} />}
+        <MessageField text={text} setText={setText} press={press} paste={canAttach ? files.paste : undefined} hint={offline ? "Write a message. It is sent when the connection is back." : placeholderText(run, paused, mode, agent)} />
+        {run !== null && routes.has(REPLACING) && <ModeChoice mode={mode} canSteer={canSteer && files.items.length === 0} choose={setChosen} />}
         {run !== null && <StopButton run={run} id={id} />}
-        <button type="submit" disabled={text.trim() === "" || tooLong} title="Send (Enter)" className="inline-flex h-9 shrink-0 items-center justify-center gap-1.5 rounded-xl px-3 text-sm font-medium bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
-          <Icon name="send" size={16} className="max-sm:hidden" /> {run !== null && canSteer ? "Steer" : "Send"}
+        <button type="submit" disabled={nothing || tooLong || !files.ready} title="Send (Enter)" className="inline-flex h-9 shrink-0 items-center justify-center gap-1.5 rounded-xl px-3 text-sm font-medium bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
+          <Icon name="send" size={16} className="max-sm:hidden" /> {run !== null && mode !== "message" ? MODES[mode] : "Send"}
         </button>
       </div>
       <p className="mt-1.5 flex h-4 justify-between gap-3 truncate px-1 text-xs text-faint">
-        <span className="truncate">{tooLong ? `This message is ${plural(text.length - TEXT_MAX_CHARS, "character")} too long.` : offline ? "No connection: the state of the conversation is not known." : hintText(run, paused, canSteer)}</span>
+        <span className="truncate">{tooLong ? `This message is ${plural(text.length - TEXT_MAX_CHARS, "character")} too long.` : offline ? "No connection: the state of the conversation is not known." : fileHint(files.items) ?? hintText(run, paused, mode)}</span>
         <span className="hidden shrink-0 sm:inline">Enter to send, Shift+Enter for a new line</span>
       </p>
     </form>
   );
 });
 
-function placeholderText(run: Run | null, paused: boolean, canSteer: boolean, agent: string | null): string {
+/** What the message does to the run in progress. The choice is for one message. */
+function ModeChoice({ mode, canSteer, choose }: { mode: SendMode; canSteer: boolean; choose: (mode: SendMode) => void }): ReactElement {
+  const modes = (Object.keys(MODES) as SendMode[]).filter((one) => canSteer || one !== "steer");
+  return (
+    <select
+      id="when-busy" aria-label="While the agent works" title="What your message does while the agent works" value={mode} onChange={(event) => choose(event.target.value as SendMode)}
+      className="h-9 shrink-0 rounded-xl border border-line bg-surface px-2 text-sm text-ink hover:bg-sunken"
+    >
+      {modes.map((one) => <option key={one} value={one}>{MODES[one]}</option>)}
+    </select>
+  );
+}
+
+function placeholderText(run: Run | null, paused: boolean, mode: SendMode, agent: string | null): string {
   if (run === null) return agent === null ? "Message the team" : `Message ${agent}`;
-  if (paused) return `${run.agent ?? "The run"} is waiting for your approval`;
-  return canSteer ? `Steer ${run.agent ?? "the run"} while it works` : "Write your next message";
+  if (mode === "interrupt") return `Stop ${run.agent ?? "the run"} and ask something else`;
+  if (paused) return `${run.agent ?? "The run"} is waiting for your decision`;
+  return mode === "steer" ? `Steer ${run.agent ?? "the run"} while it works` : "Write your next message";
 }
 
-function hintText(run: Run | null, paused: boolean, canSteer: boolean): string {
+function hintText(run: Run | null, paused: boolean, mode: SendMode): string {
   if (run === null) return "";
-  if (paused) return "The agent reads this when the run resumes.";
-  return canSteer ? "The agent reads this before its next step." : "The agent answers this after the current run.";
+  if (mode === "interrupt") return "The current run is stopped, and the agent answers this instead.";
+  if (mode === "message") return "The agent answers this after the current run.";
+  return paused ? "The agent reads this when the run resumes." : "The agent reads this before its next step.";
 }
 
-function MessageField({ text, setText, press, hint }: { text: string; setText: (text: string) => void; press: (event: KeyboardEvent) => void; hint: string }): ReactElement {
+function fileHint(items: readonly UploadItem[]): string | null {
+  if (items.some((one) => one.error !== null)) return "Remove the files that could not be uploaded.";
+  return items.some((one) => one.file === null) ? "You can send the message when its files are uploaded." : null;
+}
+
+interface FieldProps {
+  text: string;
+  setText: (text: string) => void;
+  press: (event: KeyboardEvent) => void;
+  paste: ((event: ClipboardEvent) => void) | undefined;
+  hint: string;
+}
+
+function MessageField({ text, setText, press, paste, hint }: FieldProps): ReactElement {
   const area = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => {
     const field = area.current;
@@ -81,7 +125,7 @@ function MessageField({ text, setText, press, hint }: { text: string; setText: (
   }, [text]);
   return (
     <textarea
-      ref={area} id="composer" rows={1} value={text} aria-label="Message" placeholder={hint} onKeyDown={press} onChange={(event) => setText(event.target.value)}
+      ref={area} id="composer" rows={1} value={text} aria-label="Message" placeholder={hint} onKeyDown={press} onPaste={paste} onChange={(event) => setText(event.target.value)}
       className="max-h-60 min-h-9 flex-1 resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:overflow-hidden placeholder:text-ellipsis placeholder:whitespace-nowrap placeholder:text-faint"
     />
   );

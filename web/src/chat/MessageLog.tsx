@@ -100,6 +100,6 @@ function estimateHeight(row: Row | undefined): number {
   if (row?.kind !== "item") return 64;
   const { item } = row;
   if (item.kind === "answer" || item.kind === "user") return 72 + 24 * Math.ceil(item.text.length / 85);
-  if (item.kind === "approval" || item.kind === "subagent") return 170;
+  if (item.kind === "approval" || item.kind === "budget" || item.kind === "subagent") return 170;
   return item.kind === "tool" && item.block !== null ? 220 : 52;
 }

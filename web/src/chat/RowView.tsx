@@ -1,6 +1,7 @@
 // One row of the message log.
-import { memo, type ReactElement } from "react";
+import { memo, type ReactElement, useState } from "react";
 import type { AnswerItem, HandoffItem, NoticeItem, Run, UserItem } from "../fold/state";
+import { useObservable } from "../store/observable";
 import type { PendingMessage } from "../store/sender";
 import { Avatar, Badge, CopyButton, ErrorMessage, LongText, Spinner } from "../ui/common";
 import { useApp, useIsStale } from "../ui/context";
@@ -9,7 +10,9 @@ import { Icon } from "../ui/icons";
 import { Markdown } from "../ui/Markdown";
 import { ApprovalCard } from "./ApprovalCard";
 import { Attachments } from "./Attachments";
+import { BudgetCard } from "./BudgetCard";
 import { FailureCard, RetryButton } from "./FailureCard";
+import { MessageEditor, RegenerateButton, TextButton } from "./Replacing";
 import type { ItemState, Row } from "./rows";
 import { SubagentCard } from "./SubagentCard";
 import { ToolCard } from "./ToolCard";
@@ -19,11 +22,12 @@ export const RowView = memo(function RowView({ row }: { row: Row }): ReactElemen
   if (row.kind === "working") return <WorkingRow run={row.run} />;
   const { item, state } = row;
   switch (item.kind) {
-    case "user": return <UserMessage item={item} receipt={state.receipt} />;
-    case "answer": return <AnswerRow item={item} />;
+    case "user": return <UserMessage item={item} state={state} />;
+    case "answer": return <AnswerRow item={item} replaceable={state.replaceable} />;
     case "tool": return <ToolCard item={item} />;
     case "handoff": return <HandoffRow item={item} />;
     case "approval": return <ApprovalCard item={item} />;
+    case "budget": return <BudgetCard item={item} />;
     case "subagent": return <SubagentCard item={item} />;
     case "failure": return <FailureCard item={item} retryable={state.retryable} />;
     case "notice": return <NoticeRow item={item} retryable={state.retryable} />;
@@ -44,15 +48,19 @@ export function FailedRow({ row }: { row: Row }): ReactElement {
 const BUBBLE = "max-w-[85%] rounded-2xl rounded-br-md bg-accent-soft px-4 py-2.5 wrap-anywhere whitespace-pre-wrap";
 
 /** Incoming messages are on the right; if an agent wrote one, its name is shown. */
-function UserMessage({ item, receipt }: { item: UserItem; receipt: ItemState["receipt"] }): ReactElement {
+function UserMessage({ item, state }: { item: UserItem; state: ItemState }): ReactElement {
   const name = item.sender.replace(/^user:/, "");
+  const [editing, setEditing] = useState(false);
+  const canEdit = useObservable(useApp().routes).has("/api/sdk/session/{session_id}/edit") && state.replaceable;
+  if (editing && canEdit) return <MessageEditor item={item} close={() => setEditing(false)} />;
   return (
     <article aria-label={`${name}, ${formatTime(item.at)}`} className="flex flex-col items-end pt-2 pb-4">
       {item.sender.startsWith("agent:") && <span className="mb-1 text-xs text-muted">{item.sender.slice(6)}</span>}
-      <div className={BUBBLE}><LongText text={item.text} /></div>
-      <Attachments files={item.attachments} />
+      {item.text.trim() !== "" && <div className={BUBBLE}><LongText text={item.text} /></div>}
+      <Attachments files={item.attachments} atEnd />
       <div className="mt-1 flex h-5 items-center gap-1.5 text-xs text-faint">
-        <ReceiptBadge item={item} receipt={receipt} />
+        {canEdit && <TextButton icon="edit" label="Edit" title="Change this message and have it answered again" onClick={() => setEditing(true)} />}
+        <ReceiptBadge item={item} receipt={state.receipt} />
         <time title={formatDateTime(item.at)}>{formatTime(item.at)}</time>
       </div>
     </article>
@@ -70,7 +78,8 @@ function PendingRow({ message }: { message: PendingMessage }): ReactElement {
   const app = useApp();
   return (
     <article aria-label="Sending" className="flex flex-col items-end pt-2 pb-4">
-      <div className={`${BUBBLE} ${message.state === "refused" ? "bg-bad-soft!" : ""}`}><LongText text={message.text} /></div>
+      {message.text.trim() !== "" && <div className={`${BUBBLE} ${message.state === "refused" ? "bg-bad-soft!" : ""}`}><LongText text={message.text} /></div>}
+      {message.attachments !== undefined && <p className="mt-1 text-sm text-muted">{message.attachments.map((file) => file.name).join(", ")}</p>}
       <div className="mt-1 flex min-h-5 max-w-[85%] items-center gap-1.5 text-xs text-faint">
         {message.state === "refused" ? (
           <>
@@ -88,7 +97,7 @@ function PendingRow({ message }: { message: PendingMessage }): ReactElement {
   );
 }
 
-function AnswerRow({ item }: { item: AnswerItem }): ReactElement {
+function AnswerRow({ item, replaceable }: { item: AnswerItem; replaceable: boolean }): ReactElement {
   const stale = useIsStale();
   const name = item.agent ?? "agent";
   return (
@@ -104,6 +113,7 @@ function AnswerRow({ item }: { item: AnswerItem }): ReactElement {
         <Attachments files={item.attachments} />
         <footer className="mt-1 flex h-7 items-center gap-2 text-xs text-faint">
           {!item.streaming && <CopyButton text={() => item.text} label="Copy answer" />}
+          {replaceable && <RegenerateButton />}
           {item.usage !== null && <span title={`${formatNumber(item.usage.inputTokens)} input, ${formatNumber(item.usage.outputTokens)} output`}>{plural(item.usage.totalTokens, "token")}</span>}
         </footer>
       </div>
@@ -144,6 +154,12 @@ function NoticeRow({ item, retryable }: { item: NoticeItem; retryable: boolean }
       <div className={`flex flex-wrap items-center gap-x-3 gap-y-1 rounded-lg px-3 py-2 text-sm ${TONES[item.tone]}`}>
         <span className="min-w-0 flex-1 wrap-anywhere">{item.text}{item.detail && <span className="block text-xs opacity-90">{item.detail}</span>}</span>
         {retryable && item.retryOf !== null && <RetryButton messageId={item.retryOf} />}
+        {item.folded !== null && (
+          <details className="w-full">
+            <summary className="cursor-pointer text-xs underline">Show the summary</summary>
+            <p className="mt-2 wrap-anywhere whitespace-pre-wrap text-ink"><LongText text={item.folded} /></p>
+          </details>
+        )}
       </div>
     </div>
   );

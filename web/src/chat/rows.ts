@@ -1,5 +1,5 @@
 // The rows of the message log: the items of the conversation, then the messages that are still being sent.
-import { activeRun, isAwaitingApproval, type LogItem, pendingFailure, type Run, type SessionState } from "../fold/state";
+import { activeRun, isAwaitingApproval, isAwaitingBudget, type LogItem, pendingFailure, replaceableRun, type Run, type SessionState } from "../fold/state";
 import type { PendingMessage, PendingMessages } from "../store/sender";
 
 export type Row =
@@ -12,16 +12,24 @@ export interface ItemState {
   /** A message that no run has read yet: one is running, or a steer was stored and no run has confirmed it. */
   receipt: "waiting" | "unconfirmed" | null;
   retryable: boolean;
+  /** The last message or its answer, while nothing is under way: it can be edited, or answered again. */
+  replaceable: boolean;
 }
 
-const PLAIN: ItemState = { receipt: null, retryable: false };
-const WAITING: ItemState = { receipt: "waiting", retryable: false };
-const UNCONFIRMED: ItemState = { receipt: "unconfirmed", retryable: false };
-const RETRYABLE: ItemState = { receipt: null, retryable: true };
+const PLAIN: ItemState = { receipt: null, retryable: false, replaceable: false };
+const WAITING: ItemState = { receipt: "waiting", retryable: false, replaceable: false };
+const UNCONFIRMED: ItemState = { receipt: "unconfirmed", retryable: false, replaceable: false };
+const RETRYABLE: ItemState = { receipt: null, retryable: true, replaceable: false };
+const REPLACEABLE: ItemState = { receipt: null, retryable: false, replaceable: true };
 
 export function rowsOf(session: SessionState, pending: PendingMessages, cache: Map<string, Row>): Row[] {
   const run = activeRun(session);
-  const rows: Row[] = session.items.map((item) => rowOf(session, item, run, cache));
+  const last = pending.length === 0 ? replaceableRun(session) : null;
+  const answer = last === null ? undefined : session.items.findLast((item) => item.kind === "answer" && item.runId === last.id);
+  const rows: Row[] = session.items.map((item) => {
+    const replaceable = last !== null && (item === answer || (item.kind === "user" && item.key === last.messageId));
+    return rowOf(item, replaceable ? REPLACEABLE : stateOf(session, item, run), cache);
+  });
   for (const one of pending) {
     if (!session.clientIds.has(one.clientId)) rows.push({ kind: "pending", key: one.clientId, pending: one });
   }
@@ -30,8 +38,7 @@ export function rowsOf(session: SessionState, pending: PendingMessages, cache: M
 }
 
 /** The same object as before if nothing has changed, so that the row is not drawn again. */
-function rowOf(session: SessionState, item: LogItem, run: Run | null, cache: Map<string, Row>): Row {
-  const state = stateOf(session, item, run);
+function rowOf(item: LogItem, state: ItemState, cache: Map<string, Row>): Row {
   const key = item.kind === "user" ? (item.clientId ?? item.key) : item.key;
   const before = cache.get(key);
   if (before?.kind === "item" && before.item === item && before.state === state) return before;
@@ -54,7 +61,7 @@ function stateOf(session: SessionState, item: LogItem, run: Run | null): ItemSta
 
 /** Whether an item already shows that the run is active: streaming text, a running tool, a pending approval, a failure. */
 function showsProgress(session: SessionState, run: Run): boolean {
-  if (isAwaitingApproval(session, run) || pendingFailure(session, run) !== null) return true;
+  if (isAwaitingApproval(session, run) || isAwaitingBudget(session, run) || pendingFailure(session, run) !== null) return true;
   const last = session.items.findLast((item) => item.kind !== "user");
   if (last === undefined) return false;
   if (last.kind === "answer") return last.runId === run.id && last.streaming;

@@ -1,16 +1,17 @@
-// Handoffs, approvals, subagents and receipts of steering messages.
+// Handoffs, approvals, budgets, subagents and receipts of steering messages.
 import type { SessionEvent } from "../api/types";
 import { getList, getNumber, getRecord, getString, getTime } from "./eventData";
 import type { SessionBuilder } from "./sessionBuilder";
-import type { ApprovalItem } from "./state";
+import type { ApprovalItem, BudgetUse } from "./state";
 
 export function applyHandoff(session: SessionBuilder, event: SessionEvent): void {
   const to = event.agent_id ?? getString(event.data, "target");
   if (to === null) return;
   const from = getString(event.data, "source");
   const { seq, timestamp_ms: at, reason } = event;
-  session.putItem({ kind: "handoff", key: `handoff-${seq}`, seq, at, from, to, reason });
   session.activeAgent = to;
+  if (reason === "superseded") return; // a handoff of the replaced run does not count any more
+  session.putItem({ kind: "handoff", key: `handoff-${seq}`, seq, at, from, to, reason });
   const edge = `${from ?? ""}→${to}`;
   session.handoffs = { ...session.handoffs, [edge]: (session.handoffs[edge] ?? 0) + 1 };
 }
@@ -68,6 +69,30 @@ function newApproval(event: SessionEvent, key: string, callId: string): Approval
     reason: null,
     expiresAt: getTime(event.data, "expires_at"),
   };
+}
+
+const UNITS = ["tokens", "calls", "cost_usd"] as const;
+
+/** A paused run has one item until it goes on. */
+export function applyBudget(session: SessionBuilder, event: SessionEvent): void {
+  const { seq, timestamp_ms: at, agent_id: agent } = event;
+  const runId = getString(event.data, "run_id");
+  const status = getString(event.data, "status") === "warning" ? "warning" : "waiting";
+  const run = session.getRun(runId);
+  if (status === "waiting" && run !== null) session.putRun({ ...run, approvalRequested: true });
+  const budgets = getList(event.data, "budgets").map((entry) => budgetUse(entry !== null && typeof entry === "object" ? (entry as Record<string, unknown>) : {}));
+  session.closeBudgets(runId, "resumed");
+  session.putItem({
+    kind: "budget", key: `budget-${seq}`, seq, at, agent, runId, subagentId: getString(event.data, "subagent_id"), status, budgets, resumesAt: getTime(event.data, "resumes_at"),
+  });
+}
+
+function budgetUse(data: Readonly<Record<string, unknown>>): BudgetUse {
+  const units = UNITS.flatMap((unit) => {
+    const limit = getNumber(data, `${unit}_limit`);
+    return limit === null ? [] : [{ unit, used: getNumber(data, unit) ?? 0, limit }];
+  });
+  return { budget: getString(data, "budget") ?? "unknown", name: getString(data, "name") ?? "", units };
 }
 
 export function applySubagent(session: SessionBuilder, event: SessionEvent): void {

@@ -1,8 +1,8 @@
 // Events → session state. Pure: the same events give the same state, in one batch or in many.
 import type { SessionEvent } from "../api/types";
-import { applyApproval, applyHandoff, applyReceipt, applySubagent } from "./agentEvents";
+import { applyApproval, applyBudget, applyHandoff, applyReceipt, applySubagent } from "./agentEvents";
 import { applyAnswer, applyToken, applyUserMessage } from "./messages";
-import { applyError, applyGap, applyMcpServer, applyRun } from "./runs";
+import { applyCompacted, applyError, applyGap, applyMcpServer, applyRun, applySuperseded } from "./runs";
 import { SessionBuilder } from "./sessionBuilder";
 import type { SessionState } from "./state";
 import { applyBlock, applyToolCall, applyToolResult } from "./tools";
@@ -17,12 +17,15 @@ const HANDLERS = new Map<string, EventHandler>(Object.entries({
   block: applyBlock,
   handoff: applyHandoff,
   approval: applyApproval,
+  budget: applyBudget,
   subagent: applySubagent,
   message_received: applyReceipt,
   mcp_server: applyMcpServer,
+  compacted: applyCompacted,
   error: applyError,
   gap: applyGap,
   run: applyRun,
+  superseded: applySuperseded,
   session: (session, event) => {
     const agent = event.data["active_agent"];
     if (typeof agent === "string") session.activeAgent = agent;

@@ -84,7 +84,8 @@ function parseAttachments(event: SessionEvent): Attachment[] {
     if (value === null || typeof value !== "object") return [];
     const data = value as Record<string, unknown>;
     const name = getString(data, "name") ?? "attachment";
-    return [{ sha256: getString(data, "sha256"), seq: event.seq, name, mediaType: getString(data, "media_type"), bytes: getNumber(data, "bytes") }];
+    const fileId = getString(data, "file_id");
+    return [{ fileId, sha256: getString(data, "sha256"), seq: event.seq, name, mediaType: getString(data, "media_type"), bytes: getNumber(data, "bytes", "size") }];
   });
 }
 

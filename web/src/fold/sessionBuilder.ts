@@ -40,6 +40,11 @@ export class SessionBuilder {
     this.items.push(item);
   }
 
+  removeItems(gone: (item: LogItem) => boolean): void {
+    this.items = (this.items ?? this.before.items).filter((item) => !gone(item));
+    this.itemIndex = new Map(this.items.map((item, place) => [item.key, place]));
+  }
+
   getRun(id: string | null): Run | null {
     const place = id === null ? undefined : (this.runIndex ?? this.before.runIndex).get(id);
     return place === undefined ? null : ((this.runs ?? this.before.runs)[place] ?? null);
@@ -77,8 +82,16 @@ export class SessionBuilder {
     return this.getRun(runId)?.spans.some((span) => span.key === key) ?? false;
   }
 
+  /** Mark that a run, and the subagents that this conversation shows with it, do not wait for a budget any more. */
+  closeBudgets(runId: string | null, status: "resumed" | "stopped"): void {
+    for (const item of this.items ?? this.before.items) {
+      if (item.kind === "budget" && item.status === "waiting" && (item.runId === runId || item.runId === null)) this.putItem({ ...item, status });
+    }
+  }
+
   /** Close the items that a run left open, for example because it was stopped. */
   closeOpenItems(runId: string): void {
+    this.closeBudgets(runId, "stopped");
     const items = this.items ?? this.before.items;
     for (let place = items.length - 1; place >= 0; place -= 1) {
       const item = items[place];

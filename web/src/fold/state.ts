@@ -40,7 +40,9 @@ export interface AnswerItem {
 }
 
 export interface Attachment {
-  /** A file is fetched by its hash and the seq of the event that shows it. Without a hash it cannot be downloaded. */
+  /** The id of a file that a user uploaded. */
+  fileId: string | null;
+  /** A file of an agent is fetched by its hash and the seq of the event that shows it. */
   sha256: string | null;
   seq: number;
   name: string;
@@ -121,6 +123,29 @@ export interface SubagentItem {
   agent: string | null;
 }
 
+export interface BudgetUse {
+  budget: string;
+  /** The run, conversation or user that it is for; empty for the day of the deployment. */
+  name: string;
+  /** What is used and the limit, for each unit that has one. */
+  units: readonly { unit: "tokens" | "calls" | "cost_usd"; used: number; limit: number }[];
+}
+
+/** Most of a budget is used, or all of it: then the run waits. */
+export interface BudgetItem {
+  kind: "budget";
+  key: string;
+  seq: number;
+  at: number;
+  agent: string | null;
+  runId: string | null;
+  /** The conversation of the subagent whose run waits. */
+  subagentId: string | null;
+  status: "warning" | "waiting" | "resumed" | "stopped";
+  budgets: readonly BudgetUse[];
+  resumesAt: number | null;
+}
+
 export interface NoticeItem {
   kind: "notice";
   key: string;
@@ -129,6 +154,8 @@ export interface NoticeItem {
   tone: "plain" | "warning" | "error";
   text: string;
   detail: string | null;
+  /** A longer text, which is shown when the notice is opened. */
+  folded: string | null;
   /** The message that can be retried. */
   retryOf: string | null;
 }
@@ -150,7 +177,7 @@ export interface FailureItem {
   retryOf: string | null;
 }
 
-export type LogItem = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | SubagentItem | NoticeItem | FailureItem;
+export type LogItem = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | BudgetItem | SubagentItem | NoticeItem | FailureItem;
 
 export interface Span {
   key: string;
@@ -219,6 +246,14 @@ export function activeRun(session: SessionState): Run | null {
   return session.runs.findLast((run) => run.status === "running" && run.kind === null) ?? null;
 }
 
+/** The last run, if it has ended and nothing waits behind it: its answer can be replaced. */
+export function replaceableRun(session: SessionState): Run | null {
+  if (activeRun(session) !== null || isWaitingForRun(session)) return null;
+  const last = session.runs.findLast((run) => run.kind === null) ?? null;
+  const question = last?.messageId == null ? undefined : session.items[session.itemIndex.get(last.messageId) ?? -1];
+  return question?.kind === "user" && !question.sender.startsWith("agent:") ? last : null;
+}
+
 /** Whether the last item is a message that no run has started on yet. */
 export function isWaitingForRun(session: SessionState): boolean {
   const last = session.items.at(-1);
@@ -238,6 +273,11 @@ export function failureKey(runId: string): string {
 /** Whether the run is paused until a user decides on an approval. */
 export function isAwaitingApproval(session: SessionState, run: Run): boolean {
   return session.items.some((item) => item.kind === "approval" && item.status === "pending" && item.runId === run.id);
+}
+
+/** Whether the run is paused until a budget is raised. */
+export function isAwaitingBudget(session: SessionState, run: Run): boolean {
+  return session.items.some((item) => item.kind === "budget" && item.status === "waiting" && item.runId === run.id);
 }
 
 export type WorkState = "waiting" | "working" | "awaiting_approval" | Exclude<RunStatus, "running">;

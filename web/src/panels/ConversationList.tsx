@@ -164,7 +164,7 @@ function Entry({ session, active, onSelect }: { session: SessionSummary; active:
         <span className={`block truncate text-sm ${active ? "font-medium" : ""}`}>{titleOf(session)}</span>
         {lastMessageOf(session) !== "" && <span className="block truncate text-xs text-muted">{lastMessageOf(session)}</span>}
         <span className="flex items-center gap-1.5 text-xs text-faint">
-          <StateBadge state={stateOf(session)} />
+          <StateBadge state={stateOf(session)} needs={needOf(session)} />
           <span className="truncate">{session.active_agent_id ?? "no agent"}</span><span>·</span><span className="shrink-0">{formatRecent(session.last_active_ms, Date.now())}</span>
         </span>
       </a>
@@ -176,9 +176,15 @@ function Entry({ session, active, onSelect }: { session: SessionSummary; active:
   );
 }
 
-function StateBadge({ state }: { state: SessionState | null }): ReactElement | null {
+/** What a run that waits needs. A person can give approval and budget; the outputs of tools come from the client. */
+function needOf(session: SessionSummary): string {
+  if (session.budget) return "Needs budget";
+  return session.approvals > 0 ? "Needs approval" : "Waits for its client";
+}
+
+function StateBadge({ state, needs }: { state: SessionState | null; needs: string }): ReactElement | null {
   const stale = useIsStale();
-  if (state === "waiting") return <Badge tone="strong">Needs approval</Badge>;
+  if (state === "waiting") return <Badge tone="strong">{needs}</Badge>;
   if (state === "failed") return <Badge tone="bad">Failed</Badge>;
   return state === "running" && !stale ? <Badge tone="accent">Working</Badge> : null;
 }

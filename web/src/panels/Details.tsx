@@ -35,6 +35,7 @@ const TABS: readonly Tab[] = [
   { id: "tools", title: "Tools", icon: "tool", panel: ToolsPanel },
   { id: "timeline", title: "Timeline", icon: "timeline", panel: TimelinePanel },
   { id: "usage", title: "Usage", icon: "gauge", panel: UsagePanel },
+  { id: "schedules", title: "Schedules", icon: "clock", panel: lazyPanel(() => import("./SchedulesPanel")) },
   { id: "events", title: "Events", icon: "list", panel: EventsPanel },
   { id: "graph", title: "Graph", icon: "graph", panel: lazyPanel(() => import("./GraphPanel")) },
   { id: "letters", title: "Dead letters", icon: "mail", panel: lazyPanel(() => import("./DeadLettersPanel")), admin: true },

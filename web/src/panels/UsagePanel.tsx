@@ -7,6 +7,7 @@ import { useApp } from "../ui/context";
 import { formatNumber } from "../ui/format";
 import { useQuery } from "../ui/requests";
 import type { PanelProps } from "./Details";
+import { UsageChart } from "./UsageChart";
 
 export function UsagePanel({ conversation, session: observable }: PanelProps): ReactElement {
   const app = useApp();
@@ -30,6 +31,7 @@ export function UsagePanel({ conversation, session: observable }: PanelProps): R
           </tbody>
         </table>
       </section>
+      <UsageChart refreshKey={`${conversation.id}/${runs}`} />
       <section>
         <h3 className="text-sm font-medium">Context</h3>
         <dl className="mt-1 grid grid-cols-[auto_1fr] gap-x-4 gap-y-1 text-sm">

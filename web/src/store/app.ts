@@ -10,10 +10,11 @@ import { newId } from "./ids";
 import { Observable } from "./observable";
 import { isOutdated, loadedScript } from "./pageVersion";
 import { apiBaseUrl, conversationHash, currentRoute, extractToken, parseRoute } from "./route";
-import { MessageSender } from "./sender";
+import { MessageSender, type SendMode } from "./sender";
 import { mergeSessions } from "./sessions";
 import { localStore } from "./storage";
 import { SubagentConversations } from "./subagents";
+import { Uploads } from "./uploads";
 
 const OPEN_CONVERSATIONS_MAX = 4; // kept in memory, so that going back to one is immediate
 
@@ -40,6 +41,7 @@ export class App {
   /** Conversations that were deleted while the page was open; older search results may still contain them. */
   readonly deletedIds = new Set<string>();
   readonly sender: MessageSender;
+  readonly uploads: Uploads;
   api: ApiClient;
   private connection: TabConnection | null = null;
   private readonly openConversations = new Map<string, Conversation>();
@@ -47,6 +49,7 @@ export class App {
 
   constructor(private readonly base: string) {
     this.api = new ApiClient(base, localStore.get("token"));
+    this.uploads = new Uploads(() => this.api);
     this.sender = new MessageSender(
       () => this.api,
       (one) => this.onMessageAccepted(one.sessionId),
@@ -243,11 +246,12 @@ export class App {
     this.expectUpdates();
   }
 
-  /** Send a message to the current conversation, or start a new one with it. */
-  send(text: string, how: "message" | "steer", agent: string | null): void {
+  /** Send a message with its files to the current conversation, or start a new one with it. */
+  send(text: string, how: SendMode, agent: string | null): void {
     const current = this.current.get();
     const sessionId = current?.id ?? `c-${newId(8)}`;
-    this.sender.add({ sessionId, text, how, agent: current === null ? (agent ?? "") : null });
+    const attachments = how !== "steer" ? this.uploads.take(current?.id ?? "") : [];
+    this.sender.add({ sessionId, text, how, agent: current === null ? (agent ?? "") : null, ...(attachments.length > 0 && { attachments }) });
     if (current === null) location.hash = conversationHash(sessionId);
   }
 }

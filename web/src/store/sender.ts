@@ -5,16 +5,21 @@ import { ApiError, errorMessage } from "../api/errors";
 import { newId } from "./ids";
 import { Observable } from "./observable";
 import { tabStore } from "./storage";
+import type { SentFile } from "./uploads";
 
 const STORAGE_KEY = "outgoing";
+
+/** What a message does while a run is in progress: wait for its end, join it, or stop it first. */
+export type SendMode = "message" | "steer" | "interrupt";
 
 /** A message that the log does not show yet. It is stored as JSON in the tab, so its fields must stay compatible. */
 export interface PendingMessage {
   clientId: string;
   sessionId: string;
   text: string;
+  attachments?: readonly SentFile[];
   at: number;
-  how: "message" | "steer";
+  how: SendMode;
   /** The agent of a new conversation ("" for the default); null if the conversation exists. */
   agent: string | null;
   state: "sending" | "waiting" | "accepted" | "refused";
@@ -69,7 +74,7 @@ export class MessageSender {
     this.pending.subscribe(() => tabStore.set(STORAGE_KEY, JSON.stringify(this.pending.get())));
   }
 
-  add(one: Pick<PendingMessage, "sessionId" | "text" | "how" | "agent">): void {
+  add(one: Pick<PendingMessage, "sessionId" | "text" | "how" | "agent" | "attachments">): void {
     const clientId = newId();
     this.pending.update((list) => [...list, { ...one, clientId, at: Date.now(), state: "sending", tries: 0, why: null }]);
     void this.send(clientId);
@@ -121,13 +126,13 @@ export class MessageSender {
 
   private async post(one: PendingMessage): Promise<void> {
     const { sessionId, text, clientId: clientMessageId } = one;
-    const message = { sessionId, text, clientMessageId };
+    const message = { sessionId, text, clientMessageId, attachments: (one.attachments ?? []).map((file) => file.file_id) };
     if (one.how === "steer") {
       await this.api().steer(message);
       return;
     }
     if (one.agent !== null) await this.api().createSession(sessionId, one.agent || null);
-    await this.api().sendMessage(message);
+    await this.api().sendMessage(message, one.how === "interrupt" ? "interrupt" : "queue");
   }
 
   private onFailure(one: PendingMessage, error: unknown): void {

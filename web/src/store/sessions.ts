@@ -17,7 +17,7 @@ export const SESSION_STATES: readonly SessionState[] = ["waiting", "running", "f
 
 /** The state of the last run, as the server filters by it. */
 export function stateOf(session: SessionSummary): SessionState | null {
-  if (session.approvals > 0) return "waiting";
+  if (session.approvals > 0 || session.client_calls > 0 || session.budget) return "waiting";
   return session.run_status === "running" || session.run_status === "failed" ? session.run_status : null;
 }
 

@@ -10,9 +10,9 @@ from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import NotYours
 from magent2.gateway.limits import GatewayLimits
-from magent2.gateway.limits import queue_depth as queues
 from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions import queue_depth as queues
 from magent2.sessions.store import SessionStore
 from tests.support.gateway import asgi_client, message
 

@@ -1,4 +1,4 @@
-"""The earlier runs in the input of a journalled run, and the shorter input after `ContextTooLong`."""
+"""The earlier runs in the input of a journalled run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.folds import STOPPED_CALL
 from magent2.worker.lane_run import LaneRun, Outcome
-from tests.support.journaled_runs import CallbackModel, Items, answers_recorded, results_in, work
-from tests.support.worker_fixture import AGENT, claim_one, dead_letters, outputs, send, stream, until
+from tests.support.journaled_runs import CallbackModel, Items, answers_recorded, work
+from tests.support.worker_fixture import AGENT, claim_one, send, until
 
 
 @pytest.fixture
@@ -68,16 +68,6 @@ async def test_any_worker_continues_the_conversation(bus: MemoryBus) -> None:
     assert responses == ["ok", "ok"]
 
 
-async def test_the_oldest_runs_are_left_out_and_the_output_says_how_many(bus: MemoryBus) -> None:
-    model = RecordingModel()
-
-    await converse(bus, OpenAIAgentsRunner(model.agent(), history_max=2), "one", "two", "three", "four", "five")
-
-    assert model.questions() == ["three", "four", "five"]
-    left_out = [event.get("history_left_out") for event in stream(bus) if event["event"] == "output"]
-    assert left_out == [None, None, None, 1, 2]
-
-
 async def test_calls_of_a_stopped_run_have_an_output_in_the_next_request(bus: MemoryBus) -> None:
     send(bus, "look")
 
@@ -103,56 +93,6 @@ async def test_calls_of_a_stopped_run_have_an_output_in_the_next_request(bus: Me
 
     (result,) = (item for item in model.requests[-1] if item.get("type") == "function_call_output")
     assert (result["call_id"], result["output"]) == ("c1", STOPPED_CALL)
-
-
-async def test_a_request_that_is_too_long_is_shortened_once(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two", "three", "four")
-    model = RecordingModel(items_max=6)
-
-    await converse(bus, OpenAIAgentsRunner(model.agent()), "five")
-
-    assert [len(items) for items in model.requests] == [9, 5]
-    assert model.questions() == ["three", "four", "five"]
-    (restarted,) = (event for event in stream(bus) if event.get("reason") == "history shortened")
-    assert (restarted["event"], restarted["status"], restarted["history_left_out"]) == ("run", "restarted", 2)
-    assert outputs(bus)[-1] == "ok"
-
-
-async def test_a_request_that_is_still_too_long_is_a_clear_error(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two")
-    model = RecordingModel(items_max=1)
-
-    await converse(bus, OpenAIAgentsRunner(model.agent()), "three")
-
-    assert len(model.requests) == 2
-    assert dead_letters(bus)[0]["reason"].startswith("ContextTooLong")
-
-
-async def test_shortening_repeats_no_recorded_turn(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two")
-    tool_runs, model_calls = 0, 0
-
-    @function_tool
-    def look() -> str:
-        """Look."""
-        nonlocal tool_runs
-        tool_runs += 1
-        return "seen"
-
-    def say(items: Sequence[Mapping[str, Any]]) -> Items:
-        nonlocal model_calls
-        model_calls += 1
-        if not results_in(items):
-            return [function_call("look", {}, call_id="c1")]
-        if len(items) > 5:
-            raise too_long()
-        return [assistant_message("done")]
-
-    await converse(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=CallbackModel(say), tools=[look])), "three")
-
-    assert (tool_runs, model_calls) == (1, 3)
-    assert outputs(bus)[-1] == "done"
-    assert [event["status"] for event in stream(bus) if event["event"] == "tool_step"] == ["start", "success"]
 
 
 async def test_the_history_limit_may_be_zero_but_not_negative(bus: MemoryBus) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from agents import (
     Agent,
+    Model,
     ModelRetryBackoffSettings,
     ModelRetrySettings,
     ModelSettings,
@@ -27,14 +28,14 @@ from pydantic import BaseModel
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact
 from magent2.errors import ModelError
-from magent2.runner.circuit import Circuits
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
+from magent2.runner.journal.compaction import RequestFitter
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel, refuse_server_state
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.runner.sdk_run import LoopProvider
+from magent2.runner.providers.provider import LoopProvider, candidates_of
 from magent2.worker.lane_run import Outcome
 from tests.support.journaled_runs import (
     CallbackModel,
@@ -53,9 +54,13 @@ from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.worker_fixture import AGENT, history, kinds, outputs, send, stream
 
 # The arguments with which the SDK calls a model
-CIRCUIT = Circuits().of(("a provider", ""))
 REQUEST: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
 NO_STATE: Any = {"previous_response_id": None, "conversation_id": None, "prompt": None}
+
+
+def journal_model(model: Model, journal: Journal) -> JournalModel:
+    candidates = candidates_of(LoopProvider(), model)
+    return JournalModel(candidates, journal, AGENT, RequestFitter(journal, AGENT, candidates, LoopProvider()))
 
 
 @pytest.fixture
@@ -164,7 +169,8 @@ async def test_the_sdk_gets_only_the_first_token_and_the_complete_response(bus: 
     passed: list[str] = []
 
     async def call_model() -> None:
-        model = JournalModel(ScriptedModel([stream_answer("one two three four")]), journal, AGENT, CIRCUIT)
+        scripted = ScriptedModel([stream_answer("one two three four")])
+        model = journal_model(scripted, journal)
         passed.extend([event.type async for event in model.stream_response(*REQUEST, **NO_STATE)])
 
     texts = [event["text"] async for event in journal.stream(call_model) if isinstance(event, Mapping)]
@@ -245,21 +251,22 @@ async def test_a_response_that_is_not_streamed_is_journalled_too(bus: MemoryBus)
     send(bus, "go")
     context = context_of(bus)
     journal = Journal(context)
-    inner = ScriptedModel([[function_call("look", {}, call_id="c1")]])
+    model = ScriptedModel([[function_call("look", {}, call_id="c1")]])
 
     async def call_model() -> Any:
-        return await JournalModel(inner, journal, AGENT, CIRCUIT).get_response(*REQUEST, **NO_STATE)
+        journalled = journal_model(model, journal)
+        return await journalled.get_response(*REQUEST, **NO_STATE)
 
     responses: list[Any] = []
 
     async def twice() -> None:
         responses.append(await call_model())
-        journal.rewind()
+        journal.turn = 0  # the next call is a replay
         responses.append(await call_model())
 
     assert [event async for event in journal.stream(twice)] == []
 
-    assert len(inner.calls) == 1
+    assert len(model.calls) == 1
     assert responses[0].output == responses[1].output
     assert answers_recorded(bus) == [0]
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.connectors.media import MEDIA, media_type_of, served_type
+from magent2.connectors.media import media_type_of
 from magent2.errors import InvalidInput
+from magent2.models.media import MEDIA, served_type
 from magent2.tools.messaging import user_messages
 from magent2.tools.messaging.user_messages import SendFile, folder_of, read_beneath
 from magent2.tools.sending import definition_of

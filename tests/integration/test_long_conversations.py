@@ -143,17 +143,19 @@ class Workers:
         self._child = child
         self._count = 0
 
-    def work(self, *, kill: threading.Event | None = None, **job: Any) -> bool:
-        """Let a worker process one message; return whether it lived. With `kill` it is killed when that is set."""
+    def work(self, *, held: HeldSummary | None = None, **job: Any) -> bool:
+        """Let a worker process one message; return whether it lived. With `held` it is killed during that summary."""
         self._count += 1
         worker = f"worker-{self._count}"
-        order = {"worker": worker, "at": 0, "after": False, "context_max": 2_500, "tell": kill is not None, **job}
+        order = {"worker": worker, "at": 0, "after": False, "context_max": 2_500, "tell": held is not None, **job}
         self._child.write_line(json.dumps(order))
-        if kill is not None:
+        if held is not None:
             pid = self._child.next_report()["pid"]
-            assert kill.wait(30)
+            assert held.asked.wait(30)
             os.kill(pid, signal.SIGKILL)
         end = self._child.next_report()
+        if held is not None:
+            held.release.set()  # otherwise the server would keep the connection of the dead worker
         assert end["code"] in (0, -SIGKILL), self._child.errors()
         self.server.hear_clients_out()
         self.engine.call(Leave(worker))
@@ -205,8 +207,7 @@ def _kill_during_the_summary(workers: Workers, name: str) -> None:
     workers.say(name, LONG, LONG)
     send(workers.engine, LONG, name)
 
-    assert not workers.work(kill=held.asked)
-    held.release.set()
+    assert not workers.work(held=held)
     assert workers.compactions(name) == []
     assert workers.work()
 

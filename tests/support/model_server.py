@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from tests.support.model_protocols import anthropic_events, arguments_of, chat_chunks
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_S, eventually
 
-GATE_TIMEOUT_S = 30.0  # a test that never opens its gate fails, it does not hang
+GATE_TIMEOUT_S = 2 * DEADLINE_S  # a test that waits for the answer without opening the gate fails first
 
 Json: TypeAlias = dict[str, Any]
 

@@ -113,6 +113,36 @@ async def test_outputs_that_come_with_other_options_are_refused_and_do_not_reach
     assert made.output_text == "Done."
 
 
+async def test_the_choice_of_a_tool_that_there_is_not_fails_the_run_and_names_it(bus: MemoryBus) -> None:
+    pick: Any = {"type": "function", "name": "pick", "parameters": {"type": "object"}, "strict": None}
+    async with openai_service(bus, [Reply("Done.")]) as service, service.client() as client:
+        failed = await client.responses.create(
+            model="desk", input="hi", tools=[pick], tool_choice={"type": "function", "name": "pack"}
+        )
+        made = await client.responses.create(
+            model="desk", input="hi", tools=[pick], tool_choice={"type": "function", "name": "pick"}
+        )
+
+    assert failed.error is not None
+    assert "'pack'" in failed.error.message
+    assert made.output_text == "Done."
+    (request,) = service.model.requests
+    assert request["tool_choice"] == {"type": "function", "name": "pick"}
+
+
+async def test_an_answer_that_the_model_refuses_is_an_error_by_name(bus: MemoryBus) -> None:
+    refusal = Reply(refusal="I will not.")
+    messages: Any = [{"role": "user", "content": "hi"}]
+    async with openai_service(bus, [refusal, refusal]) as service, service.client() as client:
+        made = await client.responses.create(model="desk", input="hi")
+        with pytest.raises(openai.InternalServerError) as chat:
+            await client.chat.completions.create(model="desk", messages=messages)
+
+    assert made.error is not None
+    assert (made.status, made.error.code, chat.value.code) == ("failed", "model_refused", "model_refused")
+    assert "I will not." in made.error.message
+
+
 # --- answers that have to match a schema
 
 

@@ -38,7 +38,7 @@ LAST_EVENTS = {
     "incomplete": "response.incomplete",
 }
 # The reason of a failed run begins with the type of the error
-ERROR_CODES = {"OutputMismatch": "output_mismatch"}
+ERROR_CODES = {"OutputMismatch": "output_mismatch", "ModelRefused": "model_refused"}
 
 
 class ProtocolEvent(NamedTuple):

@@ -26,24 +26,33 @@ def apply_options(agent: Agent, journal: Journal) -> None:
     """Change the copy of an agent: its instructions, its tools and the settings of its model.
 
     The choice of a tool is for the agent that the run starts with. Raises `InvalidInput` for a tool of the client that
-    has the name of a tool of the agent.
+    has the name of a tool of the agent, and for the choice of a tool that there is not.
     """
     options = journal.context.options
     if options.instructions:
         agent.instructions = with_instructions(agent.instructions, options.instructions)
     if options.model_settings is not None:
         agent.model_settings = agent.model_settings.resolve(_model_settings(options.model_settings))
-    if options.tools:
-        own = {tool.name for tool in agent.tools} | {
-            target.tool_name if isinstance(target, Handoff) else Handoff.default_tool_name(target)
-            for target in agent.handoffs
-        }
-        for tool in options.tools:
-            if tool.name in own:
-                raise InvalidInput(f"agent {agent.name!r} has a tool {tool.name!r} of its own; rename the client's")
-        agent.tools = [*agent.tools, *(_client_tool(tool, journal) for tool in options.tools)]
-    if options.tool_choice is not None and agent.name == journal.context.agent:
-        agent.model_settings = agent.model_settings.resolve(ModelSettings(tool_choice=options.tool_choice))
+    if not options.tools and options.tool_choice is None:
+        return
+    own = {tool.name for tool in agent.tools} | {
+        target.tool_name if isinstance(target, Handoff) else Handoff.default_tool_name(target)
+        for target in agent.handoffs
+    }
+    for tool in options.tools or ():
+        if tool.name in own:
+            raise InvalidInput(f"agent {agent.name!r} has a tool {tool.name!r} of its own; rename the client's")
+    agent.tools = [*agent.tools, *(_client_tool(tool, journal) for tool in options.tools or ())]
+    choice = options.tool_choice
+    if choice is None or agent.name != journal.context.agent:
+        return
+    known = own | {tool.name for tool in options.tools or ()}
+    # The tools of an MCP server are not known yet.
+    if choice not in {"auto", "none", "required", *known} and not agent.mcp_servers:
+        raise InvalidInput(
+            f"tool_choice: agent {agent.name!r} has no tool {choice!r}; name one that the request brings"
+        )
+    agent.model_settings = agent.model_settings.resolve(ModelSettings(tool_choice=choice))
 
 
 def _client_tool(tool: ClientTool, journal: Journal) -> FunctionTool:

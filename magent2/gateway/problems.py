@@ -143,7 +143,9 @@ class Problem(errors.Magent2Error):
     def openai_error(self) -> dict[str, object]:
         """Return the error in the shape of OpenAI's API."""
         faults = self.fields.get("errors")
-        param = faults[0]["where"] if isinstance(faults, list) and faults else self.fields.get("param")
+        param = self.fields.get("param")
+        if isinstance(faults, list) and faults:
+            param = str(faults[0]["where"]).removeprefix("query.").removeprefix("header.")
         error = {"message": self.detail, "type": openai_error_type(self.status), "param": param, "code": self.code}
         return {"error": error}
 

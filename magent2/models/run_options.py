@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from magent2.errors import InvalidInput
 from magent2.models.json_types import JsonMapping, JsonObject
@@ -94,13 +94,19 @@ class RunOptions(_Option):
     output_schema: OutputSchema | None = None
     model_settings: RunModelSettings | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> RunOptions:
-        names = [tool.name for tool in self.tools or ()]
+    @field_validator("tools")
+    @classmethod
+    def _check_tools(cls, tools: list[ClientTool] | None) -> list[ClientTool] | None:
+        names = [tool.name for tool in tools or ()]
         if len(set(names)) < len(names):
             raise ValueError("two tools have the same name; give each its own")
-        check_input_items(self.input or ())
-        return self
+        return tools
+
+    @field_validator("input")
+    @classmethod
+    def _check_input(cls, items: list[JsonObject] | None) -> list[JsonObject] | None:
+        check_input_items(items or ())
+        return items
 
     def payload(self) -> JsonObject:
         """The options as JSON, without those that are not set."""

@@ -103,30 +103,54 @@ async def test_calls_of_the_requests_tools_end_the_completion(bus: MemoryBus) ->
     assert [item.get("output") for item in service.model.requests[2]["input"]][-1] == "seven"
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"n": 2}, "n"),
-        ({"seed": 1}, "seed"),
-        ({"logit_bias": {"1": 2}}, "logit_bias"),
-        ({"logprobs": True}, "logprobs"),
-        ({"stop": ["x"]}, "stop"),
-        ({"audio": {"voice": "a"}}, "audio"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
-        ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "y"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type"),
-        ({"messages": []}, "messages"),
-        ({"temperature": 5}, "temperature"),
-        ({"colour": "red"}, "colour"),
-    ],
-)
-async def test_what_cannot_be_honoured_is_refused_by_name(bus: MemoryBus, body: Any, param: str) -> None:
-    async with openai_service(bus, []) as service, service.client() as client:
-        with pytest.raises(openai.BadRequestError) as refused:
-            await client.post("/chat/completions", body={"model": "desk", "messages": ASK, **body}, cast_to=object)
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "x"}
+PICTURE: Any = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+BAD_NAME = {"name": "a b", "schema": {"type": "object"}}
 
-    assert refused.value.param == param
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"seed": 1}, "seed"),
+    ({"logit_bias": {"1": 2}}, "logit_bias"),
+    ({"logprobs": True}, "logprobs"),
+    ({"stop": ["x"]}, "stop"),
+    ({"audio": {"voice": "a"}}, "audio"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+    ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "y"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type"),
+    ({"messages": []}, "messages"),
+    ({"messages": [*ASK, {"role": "assistant", "tool_calls": [CALL]}, *ASK]}, "messages[2].tool_calls[0]"),
+    ({"messages": [{"role": "assistant", "tool_calls": [CALL]}, RESULT, RESULT]}, "messages[2]"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [CALL]}, {**RESULT, "content": [{"type": "image_url"}]}]},
+        "messages[1].content[0].type",
+    ),
+    ({"messages": [*ASK, {"role": "user", "content": [{"type": "text"}]}]}, "messages[2].content[0].text"),
+    ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].image_url"),
+    (
+        {"messages": [{"role": "user", "content": [{**PICTURE, "image_url": "x"}]}]},
+        "messages[0].content[0].image_url",
+    ),
+    ({"stream_options": {"colour": 1}}, "stream_options.colour"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "colour": 1}}]}, "tools[0].function.colour"),
+    ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": BAD_NAME}}, "response_format.json_schema.name"),
+    ({"temperature": 5}, "temperature"),
+    ({"colour": "red"}, "colour"),
+]
+
+
+async def test_what_cannot_be_honoured_is_refused_by_name(bus: MemoryBus) -> None:
+    async with openai_service(bus, []) as service, service.client() as client:
+        for body, param in REFUSED:
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.post("/chat/completions", body={"model": "desk", "messages": ASK, **body}, cast_to=object)
+            assert refused.value.param == param, body
+
     assert sessions(bus) == 0
 
 

@@ -15,6 +15,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Lanes, Read, Topics
 from magent2.gateway.limits import GatewayLimits
+from magent2.models.address import stream_topic
 from magent2.roster.spec import AgentSpec
 from tests.support.engines import DISTINCT_ENGINES, new_engines
 from tests.support.keys import create_key_holder
@@ -248,6 +249,10 @@ async def test_the_same_key_of_another_user_is_another_response(bus: MemoryBus) 
 # --- what is refused
 
 
+FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"model": "nobody"}, "model", "model_not_found"),
     ({"model": None}, "model", "missing"),
@@ -273,6 +278,30 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"store": False, "conversation": "c"}, "store", "unsupported_value"),
     ({"when_busy": "steer", "temperature": 0.5}, "when_busy", "unsupported_value"),
     ({"when_busy": "now"}, "when_busy", "invalid_value"),
+    ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "unsupported_parameter"),
+    ({"stream_options": {"colour": 1}}, "stream_options.colour", "unknown_parameter"),
+    ({"text": {"format": {"type": "text", "colour": 1}}}, "text.format.colour", "unknown_parameter"),
+    ({"tools": [{**FUNCTION, "colour": 1}]}, "tools[0].colour", "unknown_parameter"),
+    ({"tools": [{**FUNCTION, "name": "a b"}]}, "tools[0].name", "invalid_value"),
+    ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type", "unsupported_parameter"),
+    ({"tools": [FUNCTION, FUNCTION]}, "tools", "invalid_value"),
+    ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "unsupported_parameter"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice.name", "missing"),
+    ({"input": ["hi"]}, "input[0]", "invalid_value"),
+    ({"input": [{"role": "user", "content": "a"}, {**CALL}]}, "input[1]", "missing_output"),
+    ({"input": [CALL, OUTPUT, OUTPUT]}, "input[2]", "duplicate_output"),
+    ({"input": [OUTPUT]}, "input", "unknown_call"),
+    ({"input": [{"type": "item_reference"}]}, "input[0].id", "missing"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 201}]},
+        "input[0].content",
+        "invalid_value",
+    ),
+    ({"conversation": ""}, "conversation", "invalid_value"),
+    ({"conversation": "schedule:x"}, "conversation", "invalid_value"),
+    ({"conversation": {}}, "conversation.id", "invalid_value"),
+    ({"conversation": {"id": "c", "colour": 1}}, "conversation.colour", "unknown_parameter"),
 ]
 
 
@@ -288,6 +317,75 @@ async def test_what_cannot_be_honoured_is_refused_by_name_and_changes_nothing(bu
     assert sessions.json()["sessions"] == []
 
 
+async def test_a_parameter_that_is_null_is_one_that_is_not_given(bus: MemoryBus) -> None:
+    optional = {"background", "stream", "store", "include", "when_busy", "text", "tools", "metadata", "truncation"}
+    async with openai_service(bus, [Reply("Hello.")]) as service, service.client() as client:
+        made = await client.responses.create(model="desk", input="hi", extra_body=dict.fromkeys(optional))
+
+    assert (made.status, made.output_text) == ("completed", "Hello.")
+
+
+async def test_parameters_of_the_query_are_refused_by_name(bus: MemoryBus) -> None:
+    refused = [
+        ("include[]=reasoning.encrypted_content", "include"),  # as OpenAI's client writes it
+        ("include=x", "include"),
+        ("colour=red", "colour"),
+        ("starting_after=1", "starting_after"),
+        ("stream=true&starting_after=-1", "starting_after"),
+    ]
+    async with openai_service(bus, [Reply("Hello.")]) as service, service.client() as client:
+        made = await client.responses.create(model="desk", input="hi")
+        async with httpx2.AsyncClient(headers=service.holder.headers) as http:
+            for query, param in refused:
+                answer = await http.get(f"{service.url}/responses/{made.id}?{query}")
+                assert (answer.is_client_error, answer.json()["error"]["param"]) == (True, param), query
+            plain = await http.get(f"{service.url}/responses/{made.id}?stream=false&include_obfuscation=false")
+
+    assert plain.status_code == 200
+
+
+async def test_a_rejected_message_does_not_make_another_agent_active(bus: MemoryBus) -> None:
+    gate = threading.Event()
+    async with openai_service(bus, [Reply("One two.", gate=gate)]) as service, service.client() as client:
+        await client.responses.create(model="desk", input="hi", conversation="talk", background=True)
+        before = bus.call(Read(stream_topic("talk"), 0, 100)).last
+        with pytest.raises(openai.ConflictError) as refused:
+            await client.responses.create(
+                model="shop", input="and?", conversation="talk", extra_body={"when_busy": "reject"}
+            )
+        events = bus.call(Read(stream_topic("talk"), before, 100)).records
+        gate.set()
+
+    assert refused.value.code == "busy"
+    assert "session" not in {record.payload["event"] for record in events}
+
+
+async def test_a_deleted_response_cannot_be_continued(bus: MemoryBus) -> None:
+    async with openai_service(bus, [Reply("Hello.")]) as service, service.client() as client:
+        made = await client.responses.create(model="desk", input="hi")
+        await client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError) as refused:
+            await client.responses.create(input="and?", previous_response_id=made.id)
+
+    assert (refused.value.param, refused.value.code) == ("previous_response_id", "previous_response_not_found")
+
+
+async def test_a_request_that_is_too_long_leaves_no_session_and_no_file(bus: MemoryBus) -> None:
+    picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
+    broken = {"type": "input_image", "image_url": "data:image/png;base64,!"}
+    long: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x" * 2_000_000}, picture]}]
+    half: Any = [{"role": "user", "content": [picture, broken]}]
+    async with openai_service(bus, []) as service, service.client() as client:
+        with pytest.raises(openai.APIStatusError) as too_long:
+            await client.responses.create(model="desk", input=long)
+        with pytest.raises(openai.BadRequestError) as bad_file:
+            await client.responses.create(model="desk", input=half)
+
+    assert (too_long.value.status_code, too_long.value.param) == (413, "input")
+    assert bad_file.value.param == "input[0].content[1]"
+    assert bus.call(Topics("stream:")).topics == bus.call(Topics("file:")).topics == ()
+
+
 async def test_every_error_has_the_shape_of_openai(bus: MemoryBus) -> None:
     limits = GatewayLimits(inline_body_max_bytes=1 << 20)
     async with openai_service(bus, [], limits=limits) as service, httpx2.AsyncClient(base_url=service.url) as client:
@@ -301,12 +399,14 @@ async def test_every_error_has_the_shape_of_openai(bus: MemoryBus) -> None:
             413: await client.post("/responses", content=large, headers=json_type),
             415: await client.post("/responses", content=b"hi", headers=mine),
             422: await client.get("/responses/resp_x", params={"starting_after": "x"}, headers=mine),
-            400: await client.post("/responses", content=b"{", headers=json_type),
+            400: await client.post("/responses", content=b"[]", headers=json_type),
         }
 
     for status, answer in answers.items():
         assert answer.status_code == status
         assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
+    assert answers[422].json()["error"]["param"] == "starting_after"
+    assert answers[400].json()["error"]["param"] is None
 
 
 # --- the agents' own tools
@@ -403,6 +503,31 @@ async def test_outputs_that_are_missing_unknown_or_different_are_refused_by_name
         made = await client.responses.create(input=both, previous_response_id=asked.id)
         assert await refused([output("call-a", "another"), output("call-b", "two")]) == "already_answered"
 
+    assert made.output_text == "Done."
+
+
+async def test_an_earlier_response_of_the_same_run_cannot_be_continued(bus: MemoryBus) -> None:
+    outputs = [output("call-a", "one"), output("call-b", "two")]
+    async with openai_service(bus, [TWO_CALLS, Reply("Done."), Reply("Bye.")]) as service, service.client() as client:
+        asked = await client.responses.create(model="desk", input="pick", tools=[PICK])
+        made = await client.responses.create(previous_response_id=asked.id, input=outputs)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.responses.create(previous_response_id=asked.id, input="and?")
+        last = await client.responses.create(previous_response_id=made.id, input="and?")
+
+    assert (refused.value.param, refused.value.code) == ("previous_response_id", "previous_response_not_last")
+    assert last.output_text == "Bye."
+
+
+async def test_two_outputs_of_one_call_are_refused(bus: MemoryBus) -> None:
+    twice = [output("call-a", "one"), output("call-b", "two"), output("call-a", "three")]
+    async with openai_service(bus, [TWO_CALLS, Reply("Done.")]) as service, service.client() as client:
+        asked = await client.responses.create(model="desk", input="pick", tools=[PICK])
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.responses.create(previous_response_id=asked.id, input=twice)
+        made = await client.responses.create(previous_response_id=asked.id, input=twice[:2])
+
+    assert (refused.value.param, refused.value.code) == ("input[2]", "duplicate_output")
     assert made.output_text == "Done."
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import orjson
 from fastapi import APIRouter, Header, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from magent2.gateway.access.auth import Identity
@@ -19,13 +19,16 @@ from magent2.gateway.openai_api.messages import IDEMPOTENCY_KEY_MAX_CHARS, ApiMe
 from magent2.gateway.openai_api.requests import (
     Metadata,
     ParsedInput,
+    PlacedItem,
     RequestBody,
     ShortText,
     TextFormat,
+    check_choice,
+    check_tool_type,
     checked_options,
     client_tool,
     output_schema,
-    parse_input,
+    parse_items,
     parse_request,
 )
 from magent2.gateway.openai_api.responses import OPENAI_API, wait_for_response
@@ -58,12 +61,28 @@ class ChatTool(RequestBody):
     type: str
     function: FunctionDefinition | None = None
 
+    def check_parameters(self, where: str = "") -> None:
+        check_tool_type(self.type, where)
+        if self.function is None:
+            raise invalid("a tool of the type 'function' has a 'function'", f"{where}function", "missing")
+        super().check_parameters(where)
 
-class ChatToolName(BaseModel):
+
+class FunctionName(RequestBody):
+    """`tool_choice.function`."""
+
+    name: str = ""
+
+
+class ChatToolName(RequestBody):
     """The choice of one function."""
 
-    type: Literal["function"]
-    function: Annotated[dict[str, str], Field(max_length=1)]
+    type: str
+    function: FunctionName = FunctionName()
+
+    def check_parameters(self, where: str = "") -> None:
+        check_choice(self.type, self.function.name, f"{where}function." if self.type == "function" else where)
+        super().check_parameters(where)
 
 
 class JsonSchemaFormat(RequestBody):
@@ -149,21 +168,26 @@ class ChatRequest(RequestBody):
         }
         options: JsonObject = {
             "input": items,
-            "tools": [_tool(place, tool) for place, tool in enumerate(self.tools or ())] or None,
-            "tool_choice": choice.function.get("name") if isinstance(choice, ChatToolName) else choice,
+            "tools": [
+                client_tool(made.name, made.description, made.parameters, made.strict)
+                for tool in self.tools or ()
+                if (made := tool.function) is not None
+            ]
+            or None,
+            "tool_choice": choice.function.name if isinstance(choice, ChatToolName) else choice,
             "after_tool_calls": "end",
             "output_schema": _output_schema(self.response_format),
             "model_settings": {name: value for name, value in settings.items() if value is not None} or None,
         }
-        return checked_options(options, {"output_schema": "response_format", "input": "messages"})
+        return checked_options(options, CHAT_NAMES)
 
 
-def _tool(place: int, tool: ChatTool) -> JsonObject:
-    if tool.type != "function" or tool.function is None:
-        text = f"tools of the type {tool.type[:80]!r} are not supported by this server; an agent has its own tools"
-        raise unsupported(f"tools[{place}].type", text)
-    made = tool.function
-    return client_tool(made.name, made.description, made.parameters, made.strict)
+# Names of run options that a request calls otherwise
+CHAT_NAMES = {
+    "output_schema.": "response_format.json_schema.",
+    "output_schema": "response_format",
+    "input": "messages",
+}
 
 
 def _output_schema(wanted: ResponseFormatParameter | None) -> JsonObject | None:
@@ -181,40 +205,39 @@ def _output_schema(wanted: ResponseFormatParameter | None) -> JsonObject | None:
 
 def chat_input(messages: Sequence[JsonMapping]) -> ParsedInput:
     """The messages of a chat completion as input items of the Responses API."""
-    items: list[JsonObject] = []
+    items: list[PlacedItem] = []
     for place, message in enumerate(messages):
-        items += _items(place, message)
-    parsed = parse_input(items)
+        items += _items(f"messages[{place}]", message)
+    parsed = parse_items(items)
     if parsed.outputs:
         call_id = next(iter(parsed.outputs))
         raise invalid(f"messages: no tool call before has the id {call_id[:80]!r}", "messages", "unknown_call")
     return parsed
 
 
-def _items(place: int, message: JsonMapping) -> list[JsonObject]:
+def _items(where: str, message: JsonMapping) -> list[PlacedItem]:
     role, content = message.get("role"), message.get("content")
-    where = f"messages[{place}]"
     if role == "tool":
-        return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": _text(content)}]
+        output = _tool_text(where, content)
+        return [(where, {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": output})]
     if role not in ("user", "assistant", "system", "developer"):
         text = f"{where}: the role of a message is user, assistant, system, developer or tool"
         raise invalid(text, f"{where}.role")
-    items: list[JsonObject] = []
+    items: list[PlacedItem] = []
     if content:
-        items.append({"role": role, "content": content if isinstance(content, str) else _parts(where, role, content)})
-    for call in message.get("tool_calls") or ():
+        shown = content if isinstance(content, str) else _parts(where, role, content)
+        items.append((where, {"role": role, "content": shown}))
+    for number, call in enumerate(message.get("tool_calls") or ()):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
-            raise unsupported(f"{where}.tool_calls", "only calls of functions are supported by this server")
-        arguments = function.get("arguments")
-        items.append(
-            {
-                "type": "function_call",
-                "call_id": call.get("id"),
-                "name": function.get("name"),
-                "arguments": arguments,
-            }
-        )
+            raise unsupported(f"{where}.tool_calls[{number}]", "only calls of functions are supported by this server")
+        item: JsonObject = {
+            "type": "function_call",
+            "call_id": call.get("id"),
+            "name": function.get("name"),
+            "arguments": function.get("arguments"),
+        }
+        items.append((f"{where}.tool_calls[{number}]", item))
     if not items and role != "assistant":
         raise invalid(f"{where}: the message has no content", f"{where}.content", "missing")
     return items
@@ -238,17 +261,31 @@ def _part(where: str, role: str, part: JsonMapping) -> JsonObject:
             return dict(part)
         case {"type": "image_url", "image_url": {"url": url, **rest}}:
             return {"type": "input_image", "image_url": url, "detail": rest.get("detail")}
+        case {"type": "image_url"}:
+            raise invalid(f"{where}: a part of the type 'image_url' has an 'image_url.url'", f"{where}.image_url")
         case {"type": "file", "file": dict(file)}:
             return {"type": "input_file", **file}
+        case {"type": "file"}:
+            raise invalid(f"{where}: a part of the type 'file' has a 'file'", f"{where}.file")
     text = f"parts of the type {str(part.get('type'))[:80]!r} are not supported by this server"
     raise unsupported(f"{where}.type", text)
 
 
-def _text(content: object) -> object:
+def _tool_text(where: str, content: object) -> str:
     """The content of a tool message as text."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return content
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"{where}: the content of a tool message is text or a list of parts", f"{where}.content")
+    texts: list[str] = []
+    for number, part in enumerate(content):
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                place = f"{where}.content[{number}]"
+                raise unsupported(f"{place}.type", f"{place}: the content of a tool message has parts with text only")
+    return "".join(texts)
 
 
 # --- the completion
@@ -451,6 +488,7 @@ def router(services: Services) -> APIRouter:
             echo={"metadata": body.metadata or {}, "user": body.user},
             key=idempotency_key,
             store=body.store,
+            input_param="messages",
         )
         add_audit_ids(request.scope, model=body.model)
         mapping = await post_message(services, caller(request), message)

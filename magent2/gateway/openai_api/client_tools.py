@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST
-from magent2.errors import AlreadyDecided
-from magent2.gateway.openai_api.errors import invalid
+from magent2.errors import AlreadyDecided, PayloadTooLarge
+from magent2.gateway.openai_api.errors import invalid, too_long
 from magent2.gateway.openai_api.ids import ResponseId
 from magent2.gateway.services import Services
 from magent2.mail.delivery import SendOptions
@@ -51,9 +51,18 @@ async def answer_calls(
         for call in group:
             if call.call_id in outputs:
                 await answer_call(log, session_id, call, outputs[call.call_id], principal.name, sending)
+    except PayloadTooLarge:
+        raise too_long("input") from None
     except AlreadyDecided as error:
         raise invalid(str(error), "input", "already_answered", 409) from None
     return ResponseId(session_id, str(envelope["id"]), await _call_seq(log, session_id, last), last.turn)
+
+
+async def last_answered_turn(services: Services, response_id: ResponseId) -> int | None:
+    """The last turn of a run whose calls the client has answered. The last response of the run has it in its id."""
+    found = await find_client_calls(Log(services.bus), response_id.session, services.histories.read_with)
+    own = [call for call in found if _is_of(call, response_id.session, response_id)]
+    return max((call.turn for call in own if call.status != "pending"), default=None)
 
 
 def _is_of(call: Approval, session_id: str, previous: ResponseId | None) -> bool:

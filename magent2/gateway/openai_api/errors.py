@@ -21,5 +21,15 @@ def model_not_found(name: str, known: list[str]) -> Problem:
     return invalid(text, "model", "model_not_found", 404)
 
 
+def previous_not_found(previous: object) -> Problem:
+    text = f"there is no response with the id {str(previous)[:80]!r}"
+    return invalid(text, "previous_response_id", "previous_response_not_found", 404)
+
+
+def too_long(param: str) -> Problem:
+    text = f"{param!r} is too long for one message; shorten it, or upload long texts as files (POST /api/files)"
+    return invalid(text, param, "too_large", 413)
+
+
 def response_not_found(text: str) -> Problem:
     return invalid(f"there is no response with the id {text[:80]!r}", "response_id", "response_not_found", 404)

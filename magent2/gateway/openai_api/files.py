@@ -21,13 +21,16 @@ PLACE = "place"  # field of a part until it is stored: where it is in the reques
 AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 REQUEST_FILES_MAX = 100  # parts of one request that are files: a conversation that is sent again has all its files
 DEFAULT_NAMES = {"input_image": "image", "input_audio": "audio", "input_file": "file"}
+IMAGE_DETAILS = ("auto", "low", "high", "original")
 WHERE_TO = "give the content as a data URL, or upload the file (POST /api/files) and give its file_id"
 
 
 def parse_file_part(where: str, part: JsonMapping) -> JsonObject:
     """A part that names a stored file, or that has its content until `store_files`. Raises a problem."""
     kind = str(part["type"])
-    detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
+    detail = {} if part.get("detail") is None else {"detail": part["detail"]}
+    if detail and part["detail"] not in IMAGE_DETAILS:
+        raise invalid(f"{where}: 'detail' is one of {', '.join(IMAGE_DETAILS)}", f"{where}.detail")
     if isinstance(part.get("file_id"), str):
         return {"type": kind, "file_id": part["file_id"], PLACE: where, **detail}
     name = part.get("filename")

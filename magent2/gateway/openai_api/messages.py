@@ -9,16 +9,32 @@ from dataclasses import dataclass, field, replace
 from magent2.bus.log import Log
 from magent2.bus.operations import Condition, LastSeqIs, SetHead
 from magent2.bus.records import Page, Record
-from magent2.errors import ConditionFailed, IdConflict, NameTaken, TopicDeleted
-from magent2.gateway.openai_api.client_tools import answer_calls, check_not_waiting
-from magent2.gateway.openai_api.errors import invalid, model_not_found, response_not_found
+from magent2.errors import (
+    AddressError,
+    ConditionFailed,
+    IdConflict,
+    InvalidInput,
+    NameTaken,
+    PayloadTooLarge,
+    TopicDeleted,
+)
+from magent2.gateway.openai_api.client_tools import answer_calls, check_not_waiting, last_answered_turn
+from magent2.gateway.openai_api.errors import (
+    invalid,
+    model_not_found,
+    previous_not_found,
+    response_not_found,
+    too_long,
+)
 from magent2.gateway.openai_api.files import store_files
 from magent2.gateway.openai_api.ids import BadId, ResponseId, new_session_id
 from magent2.gateway.openai_api.mapping import ResponseFacts, ResponseMapping
+from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import check_new_id
 from magent2.gateway.routes.messages import envelope_id_for
 from magent2.gateway.services import Services
-from magent2.mail.delivery import SendOptions
+from magent2.mail.conversation_state import has_mail
+from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import PAUSED
 from magent2.models.address import chat_topic, check_conversation_id, stream_topic
 from magent2.models.api.messages import WhenBusy
@@ -27,6 +43,8 @@ from magent2.models.files import ATTACHMENTS, FileAttachment
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.models.principal import Principal
 from magent2.models.run_options import RUN_OPTIONS, OutputSchema, RunOptions, read_run_options
+from magent2.sessions.busy import busy_error
+from magent2.sessions.files import delete_files_in
 from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import CLIENT_MESSAGE_ID, HIDDEN, Session, forget_mail
 
@@ -51,6 +69,7 @@ class ApiMessage:
     with_tool_calls: bool = False
     outputs: Mapping[str, object] = field(default_factory=dict)  # of the client's tools
     when_busy: WhenBusy = "queue"
+    input_param: str = "input"  # what the request calls its input, for errors
 
 
 async def post_message(services: Services, principal: Principal, message: ApiMessage) -> ResponseMapping:
@@ -61,35 +80,48 @@ async def post_message(services: Services, principal: Principal, message: ApiMes
     recipient = await _recipient(services, message.model, session_id)
     envelope = _envelope(message, session_id, principal, recipient)
     log = Log(services.bus)
-    session = await _find_session(services, session_id, principal, message.key)
+    session = await _find_session(services, session_id, principal, message)
     known = None if session is None or message.key is None else await log.find(chat_topic(session_id), envelope.id)
     options = SendOptions(principal=principal.bound)
     if known is None:
         options = options._replace(only_if=await _check_state(services, session, message))
+    # A new session without a key or a name has an id that no other request can have. Only that can be taken back.
+    is_own = session is None and message.conversation is None and message.key is None
     # Before the session is created: a request with a file that is refused changes nothing.
-    envelope = await _with_files(services, principal, message, envelope)
+    envelope = await _with_files(services, principal, message, envelope, is_own=is_own)
     if known is None:
         await _configure(services, principal, session_id, session, message, recipient)
     if not message.store:
         hidden = SetHead(stream_topic(session_id), {HIDDEN: True})
         options = options._replace(with_heads=(hidden,), with_records=(forget_mail(session_id, envelope.id),))
     services.presence.refresh()
-    try:
-        delivered = await services.sessions.post(
-            envelope, options, when_busy=message.when_busy, history_reader=services.histories.read_with
-        )
-    except IdConflict:
-        text = "this Idempotency-Key was used with another body; take another key"
-        raise invalid(text, None, "idempotency_key_reused", 409) from None
-    except ConditionFailed:
-        if message.previous is None:
-            raise
-        raise _not_last(message.previous) from None
+    delivered = await _deliver(services, message, envelope, options, is_own=is_own)
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     stored = envelope
     if delivered.appended.repeat:
         stored = await _stored_envelope(log, session_id, envelope.id) or envelope
     return response_of(ResponseId(session_id, envelope.id, delivered.appended.seqs[-1]), stored)
+
+
+async def _deliver(
+    services: Services, message: ApiMessage, envelope: MessageEnvelope, options: SendOptions, *, is_own: bool
+) -> DeliveryResult:
+    """Deliver the message. Raises a problem that names what was wrong with the request."""
+    try:
+        return await services.sessions.post(
+            envelope, options, when_busy=message.when_busy, history_reader=services.histories.read_with
+        )
+    except IdConflict:
+        text = "this Idempotency-Key was used with another body; take another key"
+        raise invalid(text, None, "idempotency_key_reused", 409) from None
+    except PayloadTooLarge:
+        if is_own:
+            await services.sessions.delete(envelope.conversation_id, scrub=False)
+        raise too_long(message.input_param) from None
+    except ConditionFailed:
+        if message.previous is None:
+            raise
+        raise _not_last(message.previous) from None
 
 
 async def forget_response(services: Services, message: ApiMessage, response_id: ResponseId) -> None:
@@ -106,7 +138,7 @@ async def _answer_calls(
     services: Services, principal: Principal, session_id: str, message: ApiMessage
 ) -> ResponseMapping:
     """Continue the run that waits for these outputs. It has the options that it was started with."""
-    session = await _find_session(services, session_id, principal)
+    session = await _find_session(services, session_id, principal, message)
     if session is None:
         text = "no function call waits for these outputs: name the response or the conversation that has asked for them"
         raise invalid(text, "input", "unknown_call")
@@ -124,34 +156,46 @@ async def _answer_calls(
 
 def _session_id(message: ApiMessage, principal: Principal) -> str:
     if message.conversation is not None:
-        return check_conversation_id(message.conversation, "conversation")
+        try:
+            return check_conversation_id(message.conversation, "conversation")
+        except AddressError as error:
+            raise invalid(str(error), "conversation") from None
     if message.previous is not None:
         return message.previous.session
     return new_session_id(principal, message.key, uuid.uuid4().hex)
 
 
 async def _find_session(
-    services: Services, session_id: str, principal: Principal, key: str | None = None
+    services: Services, session_id: str, principal: Principal, message: ApiMessage
 ) -> Session | None:
     """The session, or `None` for a new one. A session of another owner is reported as unknown."""
     try:
         session = await services.sessions.get(session_id)
     except TopicDeleted:
-        if session_id == new_session_id(principal, key, ""):
+        if message.previous is not None:
+            raise previous_not_found(message.previous) from None
+        if session_id == new_session_id(principal, message.key, ""):
             text = "the response to this Idempotency-Key was deleted, or not stored; take another key"
             raise invalid(text, None, "response_deleted", 410) from None
         raise invalid(f"the conversation {session_id[:80]!r} was deleted", "conversation", "deleted", 404) from None
     if session is not None and not principal.owns(session.owner):
+        if message.previous is not None:
+            raise previous_not_found(message.previous)
         text = f"there is no conversation {session_id[:80]!r}"
         raise invalid(text, "conversation", "conversation_not_found", 404)
     return session
 
 
 async def _with_files(
-    services: Services, principal: Principal, message: ApiMessage, envelope: MessageEnvelope
+    services: Services, principal: Principal, message: ApiMessage, envelope: MessageEnvelope, *, is_own: bool
 ) -> MessageEnvelope:
     """The envelope, which names the files that came inside the request. They belong to the session."""
-    options, files = await store_files(services, principal, envelope.conversation_id, message.options)
+    try:
+        options, files = await store_files(services, principal, envelope.conversation_id, message.options)
+    except (Problem, InvalidInput):
+        if is_own:  # remove the files before the one that was refused
+            await delete_files_in(Log(services.bus), envelope.conversation_id, scrub=False)
+        raise
     if not files:
         return envelope
     changed = replace(message, options=options)
@@ -259,20 +303,21 @@ async def _check_state(services: Services, session: Session | None, message: Api
     """
     if session is not None and session.head.get(PAUSED):
         await check_not_waiting(services, session.session_id)
-    return () if message.previous is None else (await _check_last(Log(services.bus), message.previous),)
+    if session is not None and message.when_busy == "reject" and await has_mail(Log(services.bus), session.session_id):
+        raise busy_error(session.session_id)  # before another agent is made active
+    return () if message.previous is None else (await _check_last(services, message.previous),)
 
 
-async def _check_last(log: Log, previous: ResponseId) -> LastSeqIs:
+async def _check_last(services: Services, previous: ResponseId) -> LastSeqIs:
     """Refuse a response that is not the last of its session. Return the condition that it still is."""
-    topic = chat_topic(previous.session)
+    log, topic = Log(services.bus), chat_topic(previous.session)
     record = await log.find(topic, previous.envelope)
     if record is None or record.erased:
-        raise invalid(
-            f"there is no response with the id {str(previous)[:80]!r}",
-            "previous_response_id",
-            "previous_response_not_found",
-            404,
-        )
+        raise previous_not_found(previous)
+    if read_run_options(record.payload.get("metadata") or {}).tools:
+        turn = await last_answered_turn(services, previous)
+        if previous.turn != turn:
+            raise _not_last(previous)
     last = record.seq
     while True:
         page: Page = await log.read(topic, last, LATER_MESSAGES_READ)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from magent2.gateway.limits.http import check_json, check_json_values, read_body
@@ -18,6 +20,7 @@ from magent2.models.api.messages import WhenBusy
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.models.run_options import (
     FILE_PARTS,
+    INPUT_PARTS_MAX,
     ReasoningEffort,
     RunOptions,
     Verbosity,
@@ -39,21 +42,40 @@ Metadata: TypeAlias = Annotated[
 
 
 class RequestBody(BaseModel):
-    """A body. `harmless` are parameters that change nothing as long as they have one of these values."""
+    """A body, or an object in one. A parameter that is `null` is one that is not given.
+
+    `harmless` are parameters that change nothing as long as they have one of these values.
+    """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
     harmless: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
-    def check_parameters(self) -> None:
-        """Refuse parameters that would have no effect."""
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name not in cls.model_fields}
+
+    def check_parameters(self, where: str = "") -> None:
+        """Refuse parameters that would have no effect. `where` is what the names of the parameters begin with."""
         for name, value in (self.model_extra or {}).items():
+            param = f"{where}{name[:80]}"
             if name not in self.harmless:
-                raise invalid(f"unknown parameter: {name[:80]!r}", name, "unknown_parameter")
+                raise invalid(f"unknown parameter: {param!r}", param, "unknown_parameter")
             if value is not None and value not in self.harmless[name]:
-                raise unsupported(name, f"{name!r} with this value is not supported by this server; leave it out")
+                raise unsupported(param, f"{param!r} with this value is not supported by this server; leave it out")
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, RequestBody):
+                value.check_parameters(f"{where}{name}.")
+            elif isinstance(value, list):
+                for place, part in enumerate(value):
+                    if isinstance(part, RequestBody):
+                        part.check_parameters(f"{where}{name}[{place}].")
 
 
-class ConversationReference(BaseModel):
+class ConversationReference(RequestBody):
     """A session, as the Responses API names it."""
 
     id: ShortText
@@ -78,16 +100,46 @@ class TextParameters(RequestBody):
 
 
 class ResponseTool(RequestBody):
+    """A tool of the client."""
+
     type: str
     name: str = ""
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
 
+    def check_parameters(self, where: str = "") -> None:
+        check_tool_type(self.type, where)
+        super().check_parameters(where)
 
-class ToolName(BaseModel):
-    type: Literal["function"]
-    name: str
+
+class ToolName(RequestBody):
+    """The choice of one function."""
+
+    type: str
+    name: str = ""
+
+    def check_parameters(self, where: str = "") -> None:
+        check_choice(self.type, self.name, where)
+        super().check_parameters(where)
+
+
+def check_tool_type(kind: str, where: str) -> None:
+    if kind != "function":
+        text = f"tools of the type {kind[:80]!r} are not supported by this server; an agent has its own tools"
+        raise unsupported(f"{where}type", text)
+
+
+def check_choice(kind: str, name: str, where: str) -> None:
+    """Check a `tool_choice` that is an object."""
+    if kind != "function":
+        raise unsupported(f"{where}type", f"a choice of the type {kind[:80]!r} is not supported; name a function")
+    if not name:
+        raise invalid("'tool_choice' names no function", f"{where}name", "missing")
+
+
+class ResponseStreamOptions(RequestBody):
+    harmless: ClassVar[Mapping[str, tuple[object, ...]]] = {"include_obfuscation": (False,)}
 
 
 class ResponseRequest(RequestBody):
@@ -101,7 +153,6 @@ class ResponseRequest(RequestBody):
         "prompt": (),
         "prompt_cache_retention": (),
         "context_management": (),
-        "stream_options": ({"include_obfuscation": False}, {}),
         "moderation": (),
     }
 
@@ -112,6 +163,7 @@ class ResponseRequest(RequestBody):
     previous_response_id: Annotated[str, Field(max_length=2_000)] | None = None
     background: bool = False
     stream: bool = False
+    stream_options: ResponseStreamOptions | None = None
     store: bool = True
     include: list[str] = []
     metadata: Metadata | None = None
@@ -137,10 +189,6 @@ class ResponseRequest(RequestBody):
     def check(self) -> None:
         """Refuse what cannot be honoured, and parameters that exclude each other."""
         self.check_parameters()
-        if self.reasoning is not None:
-            _check_part(self.reasoning, "reasoning")
-        if self.text is not None:
-            _check_part(self.text, "text")
         for place, name in enumerate(self.include):
             if name != TOOL_CALLS_INCLUDED:
                 text = f"include: {name[:80]!r} is not supported by this server; it has {TOOL_CALLS_INCLUDED!r}"
@@ -162,7 +210,10 @@ class ResponseRequest(RequestBody):
         options: JsonObject = {
             "instructions": self.instructions or None,
             "input": items,
-            "tools": [_response_tool(place, tool) for place, tool in enumerate(self.tools or ())] or None,
+            "tools": [
+                client_tool(tool.name, tool.description, tool.parameters, tool.strict) for tool in self.tools or ()
+            ]
+            or None,
             "tool_choice": tool_choice,
             "after_tool_calls": None if self.store else "end",
             "output_schema": output_schema(None if self.text is None else self.text.format),
@@ -220,21 +271,6 @@ RESPONSE_NAMES = {
 }
 
 
-def _check_part(part: RequestBody, name: str) -> None:
-    try:
-        part.check_parameters()
-    except Problem as problem:
-        problem.fields["param"] = f"{name}.{problem.fields['param']}"
-        raise
-
-
-def _response_tool(place: int, tool: ResponseTool) -> JsonObject:
-    if tool.type != "function":
-        text = f"tools of the type {tool.type[:80]!r} are not supported by this server; an agent has its own tools"
-        raise unsupported(f"tools[{place}].type", text)
-    return client_tool(tool.name, tool.description, tool.parameters, tool.strict)
-
-
 def client_tool(name: str, description: str | None, parameters: JsonObject | None, strict: bool | None) -> JsonObject:
     """A tool of the client, as an option of the run."""
     shown = {
@@ -264,9 +300,9 @@ def checked_options(options: JsonObject, names: Mapping[str, str]) -> RunOptions
         return RunOptions.model_validate(given)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        path = ".".join(str(step) for step in fault["loc"])
+        path = _path(fault["loc"])
         param = next((shown + path.removeprefix(own) for own, shown in names.items() if path.startswith(own)), path)
-        param = param.removeprefix("model_settings.") or "input"
+        param = param.removeprefix("model_settings.")
         raise invalid(f"{param}: {fault['msg'].removeprefix('Value error, ')}", param) from None
 
 
@@ -282,13 +318,43 @@ async def parse_request(request: Request, services: Services, shape: type[B]) ->
         parsed = shape.model_validate_json(body)
     except ValidationError as error:
         check_json_values(body)
-        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        if fault["type"] == "json_invalid":
-            raise invalid(f"the body is not JSON: {fault['msg']}", None, "bad_json") from None
-        param = ".".join(str(step) for step in fault["loc"])
-        raise invalid(f"{param}: {fault['msg']}", param) from None
+        raise _invalid_body(error, orjson.loads(body)) from None
     check_json_values(body)
     return parsed
+
+
+def _invalid_body(error: ValidationError, body: object) -> Problem:
+    """The problem of the first parameter that does not match, at the deepest place where it does not.
+
+    A parameter that may be a text or an object has an error for each of them. The one inside the object says more.
+    """
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if not faults[0]["loc"]:
+        return invalid(f"the body: {faults[0]['msg']}")
+    first = [(_given_path(fault, body), fault) for fault in faults if fault["loc"][0] == faults[0]["loc"][0]]
+    path, fault = max(first, key=lambda found: len(found[0]))
+    return invalid(f"{_path(path)}: {fault['msg']}", _path(path))
+
+
+def _given_path(fault: ErrorDetails, body: object) -> list[str | int]:
+    """Where a fault is in a body. pydantic's own path names the types of a union too."""
+    path: list[str | int] = []
+    found = body
+    for step in fault["loc"]:
+        if isinstance(found, Mapping) and step in found:
+            found = found[str(step)]
+        elif isinstance(found, list) and isinstance(step, int) and step < len(found):
+            found = found[step]
+        elif fault["type"] != "missing" or step != fault["loc"][-1]:
+            continue
+        path.append(step)
+    return path
+
+
+def _path(steps: Sequence[str | int]) -> str:
+    """A place in a body, as OpenAI writes it: `tools[0].name`."""
+    shown = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return shown.removeprefix(".")
 
 
 # --- input
@@ -307,52 +373,85 @@ class ParsedInput(BaseModel):
     refers_to: str | None = None
 
 
-def parse_input(given: str | Sequence[JsonMapping] | None, *, continues: bool = False) -> ParsedInput:
-    """Parse `input`. Raises a problem that names the item that cannot be used.
+PlacedItem: TypeAlias = tuple[str, JsonMapping]  # where it is in the request, for errors, and the item
 
-    With `continues`, the session has the calls already: repeated ones are left out, and all outputs are for it.
-    """
+
+def parse_input(given: str | Sequence[JsonMapping] | None, *, continues: bool = False) -> ParsedInput:
+    """Parse `input`; see `parse_items`."""
     if isinstance(given, str):
         if not given.strip():
             raise invalid("'input' is blank; give some text", "input", "missing")
         return ParsedInput(text=given)
     if not given:
         raise invalid("the request has no 'input'", "input", "missing")
-    references = [place for place, item in enumerate(given) if item.get("type") == "item_reference"]
-    after = references[-1] + 1 if references else 0
-    refers_to = str(given[references[-1]].get("id")) if references else None
-    parsed = [item for place, one in enumerate(given[after:], after) if (item := _input_item(place, one))]
-    items, outputs = _without_outputs(parsed, continues=continues or bool(references))
+    return parse_items([(f"input[{place}]", item) for place, item in enumerate(given)], continues=continues)
+
+
+def parse_items(given: Sequence[PlacedItem], *, continues: bool = False) -> ParsedInput:
+    """Parse input items. Raises a problem that names the item that cannot be used.
+
+    With `continues`, the session has the calls already: repeated ones are left out, and all outputs are for it.
+    """
+    references = [place for place, (_, item) in enumerate(given) if item.get("type") == "item_reference"]
+    after, refers_to = 0, None
+    if references:
+        after, continues = references[-1] + 1, True
+        where, reference = given[references[-1]]
+        refers_to = reference.get("id")
+        if not isinstance(refers_to, str):
+            raise invalid(f"{where}: an item_reference has the 'id' of an item", f"{where}.id", "missing")
+    parsed = [(where, item) for where, one in given[after:] if (item := _input_item(where, one))]
+    items, outputs = _without_outputs(parsed, continues=continues)
     return ParsedInput(text=_shown_text(items), items=_simplified(items), outputs=outputs, refers_to=refers_to)
 
 
-def _without_outputs(parsed: list[JsonObject], *, continues: bool) -> tuple[list[JsonObject], dict[str, object]]:
-    """Split items into those for the model and the outputs, by call, that a run of the session waits for."""
-    if continues:
-        parsed = [item for item in parsed if item.get("type") != "function_call"]
-    called = {item["call_id"] for item in parsed if item.get("type") == "function_call"}
-    outputs = {
-        item["call_id"]: item["output"]
-        for item in parsed
-        if item.get("type") == "function_call_output" and item["call_id"] not in called
-    }
-    return [item for item in parsed if item.get("call_id") not in outputs], outputs
+def _without_outputs(
+    parsed: Sequence[tuple[str, JsonObject]], *, continues: bool
+) -> tuple[list[JsonObject], dict[str, object]]:
+    """Split items into those for the model and the outputs, by call, that a run of the session waits for.
+
+    Some models use the id of a call again in a later turn, so each output answers the last call before it.
+    """
+    items: list[JsonObject] = []
+    outputs: dict[str, object] = {}
+    waiting: dict[str, str] = {}  # where the calls are that have no output yet
+    answered: set[str] = set()
+    for where, item in parsed:
+        kind, call_id = item.get("type"), item.get("call_id", "")
+        if kind == "function_call" and continues:
+            continue
+        if kind == "function_call":
+            waiting[call_id] = where
+        elif kind == "function_call_output" and call_id in waiting:
+            del waiting[call_id]
+            answered.add(call_id)
+        elif kind == "function_call_output":
+            if call_id in outputs or call_id in answered:
+                text = f"{where}: the call {call_id[:80]!r} has an output already; send one output for each call"
+                raise invalid(text, where, "duplicate_output")
+            outputs[call_id] = item["output"]
+            continue
+        items.append(item)
+    for call_id, where in waiting.items():
+        text = f"{where}: the call {call_id[:80]!r} has no output; send the outputs of all calls after them"
+        raise invalid(text, where, "missing_output")
+    return items, outputs
 
 
-def _input_item(place: int, item: JsonMapping) -> JsonObject | None:
+def _input_item(where: str, item: JsonMapping) -> JsonObject | None:
     """An item as the model gets it; `None` for an item of ours, which is shown to clients and not read."""
     kind = item.get("type") or "message"
     if kind == "message":
-        return _message_item(place, item)
+        return _message_item(where, item)
     if kind == "function_call":
-        return _call_item(place, item)
+        return _call_item(where, item)
     if kind == "function_call_output":
-        call_id, output = _output(place, item)
+        call_id, output = _output(where, item)
         return {"type": kind, "call_id": call_id, "output": output}
     if str(kind).startswith("magent2:"):
         return None
     text = f"input items of the type {str(kind)[:80]!r} are not supported by this server"
-    raise unsupported(f"input[{place}].type", text)
+    raise unsupported(f"{where}.type", text)
 
 
 def _simplified(items: list[JsonObject]) -> list[JsonObject] | None:
@@ -375,15 +474,15 @@ def _text_of(item: JsonMapping) -> str:
     return "\n".join(str(part["text"]) for part in content if "text" in part)
 
 
-def _message_item(place: int, item: JsonMapping) -> JsonObject:
+def _message_item(where: str, item: JsonMapping) -> JsonObject:
     role, content = item.get("role"), item.get("content")
-    where = f"input[{place}]"
     if role not in ("user", "assistant", "system", "developer"):
         raise invalid(f"{where}: the role of a message is user, assistant, system or developer", f"{where}.role")
     if isinstance(content, str):
         return {"role": role, "content": content}
-    if not isinstance(content, list) or not content:
-        raise invalid(f"{where}: the content of a message is text or a list of parts", f"{where}.content")
+    if not isinstance(content, list) or not 0 < len(content) <= INPUT_PARTS_MAX:
+        text = f"{where}: the content of a message is text or a list of 1 to {INPUT_PARTS_MAX} parts"
+        raise invalid(text, f"{where}.content")
     parts = [
         _part(f"{where}.content[{number}]", part, files=role != "assistant") for number, part in enumerate(content)
     ]
@@ -407,10 +506,10 @@ def _part(where: str, part: object, *, files: bool = False) -> JsonObject:
     raise unsupported(f"{where}.type", f"parts of the type {kind[:80]!r} are not supported by this server")
 
 
-def _call_item(place: int, item: JsonMapping) -> JsonObject:
+def _call_item(where: str, item: JsonMapping) -> JsonObject:
     call_id, name = item.get("call_id"), item.get("name")
-    if not isinstance(call_id, str) or not isinstance(name, str):
-        raise invalid(f"input[{place}]: a function_call has a 'call_id' and a 'name'", f"input[{place}]")
+    if not isinstance(call_id, str) or not call_id or not isinstance(name, str) or not name:
+        raise invalid(f"{where}: a call of a function has an id and the name of the function", where)
     arguments = item.get("arguments")
     return {
         "type": "function_call",
@@ -420,12 +519,11 @@ def _call_item(place: int, item: JsonMapping) -> JsonObject:
     }
 
 
-def _output(place: int, item: JsonMapping) -> tuple[str, object]:
+def _output(where: str, item: JsonMapping) -> tuple[str, object]:
     """The id of a call and its output: text, or a list of parts."""
     call_id, output = item.get("call_id"), item.get("output")
-    where = f"input[{place}]"
     if not isinstance(call_id, str) or not call_id:
-        raise invalid(f"{where}: a function_call_output has a 'call_id'", f"{where}.call_id")
+        raise invalid(f"{where}: the output of a call has the id of the call", where)
     if isinstance(output, str):
         return call_id, output
     if isinstance(output, list) and output:

@@ -156,11 +156,9 @@ def _response_routes(services: Services) -> APIRouter:
         request: Request,
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0, description="the last `sequence_number` seen")] = None,
-        include: Annotated[list[str] | None, Query()] = None,
     ) -> Response:
         """Return a response, or follow it from any of its events on."""
-        if include:
-            raise unsupported("include", "give 'include' when the response is created")
+        check_query(request, "stream", "starting_after")
         if starting_after is not None and not stream:
             raise invalid("'starting_after' is for streams; add stream=true", "starting_after")
         mapping = await find_response(services, caller(request), response_id)
@@ -210,11 +208,22 @@ def _response_routes(services: Services) -> APIRouter:
         after: Annotated[str | None, Query()] = None,
     ) -> Response:
         """List the input items of a response, newest first unless `order` says otherwise."""
+        check_query(request, "limit", "order", "after")
         mapping = await find_response(services, caller(request), response_id)
         items = await _input_items(services, mapping.id)
         return json_response(_item_page(items, limit, order, after))
 
     return routes
+
+
+def check_query(request: Request, *known: str) -> None:
+    """Refuse parameters of the query that would have no effect. OpenAI's clients write lists as `include[]`."""
+    for name, value in request.query_params.items():
+        param = name.partition("[")[0]
+        if param == "include":
+            raise unsupported(param, "give 'include' when the response is created")
+        if param not in known and (param, value) != ("include_obfuscation", "false"):
+            raise invalid(f"unknown parameter: {param[:80]!r}", param[:80], "unknown_parameter")
 
 
 async def _read(services: Services, mapping: ResponseMapping) -> ResponseMapping:

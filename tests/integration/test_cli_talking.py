@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from magent2.client import AsyncClient, Client, DeadLetterInfo
-from magent2.errors import RunStopped
+from magent2.errors import Conflict, RunStopped
 from tests.support.command_line import CommandLine, RunningServer, ended
 from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
@@ -315,6 +315,23 @@ async def test_the_asynchronous_client_steers_like_the_synchronous_one(server: R
 
     assert (found.receipt_id, found.waiting) == (steered.receipt_id, 0)
     assert [one.agent_id for one in found.receipts] == ["general"]
+
+
+async def test_command_line_and_clients_pass_on_what_to_do_in_a_busy_conversation(
+    magent2: CommandLine, client: Client, server: RunningServer
+) -> None:
+    client.send("bob", "first", conversation_id="held")  # no worker serves bob, so it waits
+
+    refused = magent2.run("send", "bob", "second", "-c", "held", "--when-busy", "reject")
+    with pytest.raises(Conflict, match="is busy"):
+        client.send("bob", "second", conversation_id="held", when_busy="reject")
+    async with AsyncClient(server.url, server.token) as other:
+        with pytest.raises(Conflict, match="is busy"):
+            await other.send("bob", "second", conversation_id="held", when_busy="reject")
+    queued = magent2.run("send", "bob", "third", "-c", "held", "--when-busy", "queue")
+
+    assert (refused.code, refused.out, "is busy" in refused.err) == (1, "", True)
+    assert queued.out == "conversation held seq 2\n"
 
 
 # --- schedules

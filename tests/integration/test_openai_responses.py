@@ -211,6 +211,20 @@ async def test_a_response_that_joined_a_run_is_cancelled_with_the_run(bus: Memor
         assert (await client.responses.retrieve(first.id)).status == "cancelled"
 
 
+async def test_a_response_that_interrupts_is_answered_after_the_run_was_stopped(bus: MemoryBus) -> None:
+    gate = threading.Event()
+    replies = [Reply(TEXT, gate=gate), Reply("At once.")]
+    async with openai_service(bus, replies) as service, service.client() as client:
+        first = await client.responses.create(model="desk", input="hi", conversation="c1", background=True)
+        await until(lambda: len(service.model.requests) == 1)
+        interrupt: Any = {"when_busy": "interrupt"}
+        second = await client.responses.create(input="now", conversation="c1", extra_body=interrupt)
+        gate.set()
+        stopped = await client.responses.retrieve(first.id)
+
+    assert (stopped.status, second.status, second.output_text) == ("cancelled", "completed", "At once.")
+
+
 # --- one run per key
 
 

@@ -374,6 +374,17 @@ async def test_a_rejected_message_does_not_make_another_agent_active(bus: Memory
     assert "session" not in {record.payload["event"] for record in events}
 
 
+async def test_parallel_repeats_of_a_message_that_may_be_rejected_get_one_answer(bus: MemoryBus) -> None:
+    async with openai_service(bus, [Reply("One."), Reply("Two.")]) as service, service.client() as client:
+        await client.responses.create(model="desk", input="hi", conversation="talk")
+        more: Any = {"extra_headers": {"Idempotency-Key": "k1"}, "extra_body": {"when_busy": "reject"}}
+        posts = [client.responses.create(model="shop", input="and?", conversation="talk", **more) for _ in range(10)]
+        answers = await asyncio.gather(*posts)
+
+    assert {answer.output_text for answer in answers} == {"Two."}
+    assert len({answer.id for answer in answers}) == 1
+
+
 async def test_a_deleted_response_cannot_be_continued(bus: MemoryBus) -> None:
     async with openai_service(bus, [Reply("Hello.")]) as service, service.client() as client:
         made = await client.responses.create(model="desk", input="hi")

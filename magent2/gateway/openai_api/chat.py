@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import orjson
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -15,7 +15,7 @@ from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openai_api.errors import invalid, unsupported
 from magent2.gateway.openai_api.ids import COMPLETION_PREFIX
 from magent2.gateway.openai_api.mapping import ProtocolEvent, ResponseMapping
-from magent2.gateway.openai_api.messages import IDEMPOTENCY_KEY_MAX_CHARS, ApiMessage, forget_response, post_message
+from magent2.gateway.openai_api.messages import ApiMessage, forget_response, post_message
 from magent2.gateway.openai_api.requests import (
     Metadata,
     ParsedInput,
@@ -31,7 +31,7 @@ from magent2.gateway.openai_api.requests import (
     parse_items,
     parse_request,
 )
-from magent2.gateway.openai_api.responses import OPENAI_API, wait_for_response
+from magent2.gateway.openai_api.responses import OPENAI_API, Key, wait_for_response
 from magent2.gateway.openai_api.streams import RECORDS_FORMAT, ResponseReader, ResponseStream
 from magent2.gateway.openapi import OPENAI_RESPONSE, openai_problems
 from magent2.gateway.problems import Problem
@@ -247,11 +247,12 @@ def _parts(where: str, role: str, content: object) -> list[JsonObject]:
     """Parts of a message. Only their types are named otherwise than in the Responses API."""
     if not isinstance(content, list):
         raise invalid(f"{where}: the content of a message is text or a list of parts", f"{where}.content")
-    given: list[JsonMapping] = [part if isinstance(part, Mapping) else {} for part in content]
-    return [_part(f"{where}.content[{number}]", role, part) for number, part in enumerate(given)]
+    return [_part(f"{where}.content[{number}]", role, part) for number, part in enumerate(content)]
 
 
-def _part(where: str, role: str, part: JsonMapping) -> JsonObject:
+def _part(where: str, role: str, part: object) -> JsonObject:
+    if not isinstance(part, Mapping):
+        raise invalid(f"{where}: a part is an object with a 'type'", where)
     match part:
         case {"type": "text"}:
             return {"type": "output_text" if role == "assistant" else "input_text", "text": part.get("text")}
@@ -458,9 +459,6 @@ class ChatStream(ResponseStream):
         fanout = self._streams.fanout(RECORDS_FORMAT)
         chunks = ChatChunks(self._mapping, with_usage=self.with_usage)
         return ChatReader(self._bus, fanout, self._mapping, identity, -1).use(chunks)
-
-
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=IDEMPOTENCY_KEY_MAX_CHARS)]
 
 
 def router(services: Services) -> APIRouter:

@@ -84,7 +84,7 @@ async def post_message(services: Services, principal: Principal, message: ApiMes
     known = None if session is None or message.key is None else await log.find(chat_topic(session_id), envelope.id)
     options = SendOptions(principal=principal.bound)
     if known is None:
-        options = options._replace(only_if=await _check_state(services, session, message))
+        options = options._replace(only_if=await _check_state(services, session, message, envelope.id))
     # A new session without a key or a name has an id that no other request can have. Only that can be taken back.
     is_own = session is None and message.conversation is None and message.key is None
     # Before the session is created: a request with a file that is refused changes nothing.
@@ -296,16 +296,25 @@ def _change(services: Services, session: Session | None, model: str) -> SessionC
 # --- the last response of a session
 
 
-async def _check_state(services: Services, session: Session | None, message: ApiMessage) -> tuple[Condition, ...]:
+async def _check_state(
+    services: Services, session: Session | None, message: ApiMessage, envelope_id: str
+) -> tuple[Condition, ...]:
     """Refuse a message to a session that waits for outputs, or from a response that is not its last.
 
     Return the conditions that it still is.
     """
     if session is not None and session.head.get(PAUSED):
         await check_not_waiting(services, session.session_id)
-    if session is not None and message.when_busy == "reject" and await has_mail(Log(services.bus), session.session_id):
-        raise busy_error(session.session_id)  # before another agent is made active
+    if session is not None and message.when_busy == "reject":
+        # The delivery checks it too, but then `_configure` may have made another agent active.
+        await _check_idle(Log(services.bus), session.session_id, envelope_id)
     return () if message.previous is None else (await _check_last(services, message.previous),)
+
+
+async def _check_idle(log: Log, session_id: str, envelope_id: str) -> None:
+    """Refuse a message to a busy session, unless it is a repeat of one that was accepted."""
+    if await has_mail(log, session_id) and await log.find(chat_topic(session_id), envelope_id) is None:
+        raise busy_error(session_id)
 
 
 async def _check_last(services: Services, previous: ResponseId) -> LastSeqIs:

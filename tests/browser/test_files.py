@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,14 @@ WITH_FILES = """([type, files]) => {
   if (type === "paste") target.dispatchEvent(new ClipboardEvent(type, { ...init, clipboardData: data }));
   else target.dispatchEvent(new DragEvent(type, { ...init, dataTransfer: data }));
 }"""
-BROUGHT_MAX_MS = 4_000  # until the files of an event are listed
+# Sends the message, lets the page draw that, and pastes and types before the browser reports the new address.
+SEND_AND_GO_ON = """async ([withFiles, files]) => {
+  document.querySelector("#composer").focus();
+  document.querySelector("#composer").form.requestSubmit();
+  await Promise.resolve();
+  eval(withFiles)(files);
+  document.execCommand("insertText", false, "and this");
+}"""
 FILES = [("photo.png", "image/png", PNG), ("report.pdf", "application/pdf", PDF), ("notes.txt", "text/plain", NOTES)]
 
 
@@ -53,21 +61,9 @@ def attached(user: PageUser) -> Locator:
 
 
 def bring(user: PageUser, event: str, *files: tuple[str, str, bytes]) -> None:
-    """Paste or drop files. On a busy machine, an event right after the page has opened may come to nothing."""
+    """Paste or drop files."""
     encoded = [(name, kind, base64.b64encode(content).decode()) for name, kind, content in files]
-    before = attached(user).count()
-
-    def brought() -> bool:
-        user.page.evaluate(WITH_FILES, [event, encoded])
-        if event == "dragenter":  # brings nothing yet
-            return True
-        try:
-            expect(attached(user)).not_to_have_count(before, timeout=BROUGHT_MAX_MS)
-        except AssertionError:
-            return False
-        return True
-
-    eventually(brought)
+    user.page.evaluate(WITH_FILES, [event, encoded])
 
 
 def send(user: PageUser, service: Service, text: str) -> None:
@@ -137,3 +133,81 @@ def test_a_deleted_picture_says_so(user: PageUser, service: Service) -> None:
     user.page.reload()
 
     expect(user.log.get_by_text("deleted")).to_be_visible()
+
+
+def test_files_are_taken_while_the_routes_of_the_server_are_not_known_yet(chromium: Browser, service: Service) -> None:
+    with open_page(chromium, PageService(service)) as user:  # type: ignore[arg-type]
+        held = user.hold_requests("**/openapi.json")
+        user.sign_in()
+
+        bring(user, "paste", FILES[0])
+        bring(user, "drop", FILES[1])
+
+        expect(attached(user)).to_have_count(2)
+        for route in held:
+            route.continue_()
+        send(user, service, "Look")
+        assert len(parts(service.model.requests[-1])) == 3
+
+
+def test_what_is_added_right_after_the_first_message_belongs_to_the_new_conversation(user: PageUser) -> None:
+    """The address changes with the first message. Its event comes later than the next paste can."""
+    user.message_box.fill("hello")
+    encoded = base64.b64encode(NOTES).decode()
+
+    user.page.evaluate(SEND_AND_GO_ON, [WITH_FILES, ["paste", [("notes.txt", "text/plain", encoded)]]])
+
+    expect(user.page).to_have_url(re.compile("#/c/"))
+    expect(attached(user)).to_have_count(1)
+    expect(user.message_box).to_have_value("and this")
+
+
+def test_attached_files_survive_a_reload(user: PageUser, service: Service) -> None:
+    bring(user, "paste", FILES[0])
+    user.message_box.fill("Look")
+    expect(user.page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
+
+    user.page.reload()
+
+    expect(attached(user)).to_contain_text("photo.png")
+    send(user, service, "Look")
+    assert [part["type"] for part in parts(service.model.requests[-1])] == ["input_text", "input_image"]
+    user.page.reload()
+    expect(user.log.get_by_role("img", name="photo.png")).to_be_visible()
+    expect(attached(user)).to_have_count(0)
+
+
+def test_an_upload_that_a_reload_ended_says_so(user: PageUser, service: Service) -> None:
+    user.hold_requests("**/api/files?name=*")
+    bring(user, "paste", FILES[0])
+    expect(attached(user)).to_contain_text("Uploading")
+
+    user.page.unroute("**/api/files?name=*")
+    user.page.reload()
+
+    expect(attached(user).get_by_role("alert")).to_have_text("The upload was interrupted. Attach the file again.")
+    user.page.get_by_role("button", name="Remove photo.png").click()
+    expect(attached(user)).to_have_count(0)
+
+
+def test_an_upload_that_lost_its_connection_can_be_tried_again(user: PageUser, service: Service) -> None:
+    user.page.route("**/api/files?name=*", lambda route: route.abort(), times=1)
+    bring(user, "paste", FILES[0])
+    expect(attached(user).get_by_role("alert")).to_have_text("The server cannot be reached.")
+
+    attached(user).get_by_role("button", name="Try again").click()
+
+    send(user, service, "")
+    assert [part["type"] for part in parts(service.model.requests[-1])] == ["input_image"]
+
+
+def test_attached_files_are_removed_on_sign_out(user: PageUser, service: Service) -> None:
+    bring(user, "paste", FILES[0])
+    expect(user.page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
+
+    user.page.get_by_role("button", name="Sign out").click()
+    user.page.get_by_label("Token or key").fill(service.commands.token)
+    user.page.get_by_label("Token or key").press("Enter")
+
+    user.expect_live()
+    expect(attached(user)).to_have_count(0)

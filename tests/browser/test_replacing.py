@@ -59,6 +59,22 @@ def test_the_last_message_is_edited_and_answered_again(user: PageUser) -> None:
     picture(user, "edited")
 
 
+def test_an_edit_that_was_not_sent_survives_a_reload(user: PageUser) -> None:
+    user.send("hello there")
+    user.log.get_by_role("button", name="Edit").click()
+    field = user.page.get_by_label("Edit message")
+    field.fill("good evening")
+
+    user.page.reload()
+
+    expect(field).to_have_value("good evening")
+    field.press("Escape")
+    expect(field).to_have_count(0)
+    user.page.reload()
+    expect(user.log.get_by_role("button", name="Edit")).to_be_visible()
+    expect(field).to_have_count(0)
+
+
 def test_only_the_last_message_of_an_idle_conversation_can_be_replaced(user: PageUser) -> None:
     user.send("hello there")
     expect(user.log.get_by_role("button", name="Edit")).to_have_count(1)
@@ -92,3 +108,34 @@ def test_a_message_interrupts_the_run_or_waits_for_its_end(user: PageUser) -> No
     expect(user.answers().filter(has_text="something else")).to_have_count(1)
     expect(choice).to_have_count(0)
     picture(user, "interrupted")
+
+
+def test_the_choice_belongs_to_one_conversation_and_survives_a_reload(user: PageUser) -> None:
+    choice = user.page.get_by_label("While the agent works")
+    user.send("held: one two three")
+    choice.select_option("Interrupt")
+    first = user.page.url
+    user.page.get_by_role("button", name="New conversation").click()
+    user.send("held: four five six")
+
+    expect(choice).to_have_value("steer")
+    user.page.goto(first)
+    expect(choice).to_have_value("interrupt")
+    user.page.reload()
+    expect(choice).to_have_value("interrupt")
+    user.server.open_gate()
+
+
+def test_a_message_steers_while_the_routes_of_the_server_are_not_known_yet(user: PageUser) -> None:
+    user.send("gated: weather in Oslo")
+    expect(user.log.get_by_text("general is working")).to_be_visible()
+    held = user.hold_requests("**/openapi.json")
+    user.page.reload()
+    expect(user.log.get_by_text("general is working")).to_be_visible()
+
+    user.send("In Celsius")
+    user.server.open_gate()
+
+    expect(user.log.get_by_text("Seen", exact=True)).to_be_visible()
+    for route in held:
+        route.continue_()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Route, expect, sync_playwright
 
 from magent2.bus.connect import connect
 from magent2.bus.log import run_sync
@@ -145,6 +145,16 @@ class PageUser:
     def send(self, text: str) -> None:
         self.message_box.fill(text)
         self.message_box.press("Enter")
+
+    def hold_requests(self, pattern: str) -> list[Route]:
+        """Leave matching requests unanswered until the test continues them."""
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        self.page.route(pattern, hold)
+        return held
 
     def expect_text(self, text: str, times: int = 1) -> None:
         expect(self.log.get_by_text(text, exact=True)).to_have_count(times)

@@ -6,6 +6,7 @@ import { isOutdated } from "../src/store/pageVersion";
 import { apiBaseUrl, conversationHash, extractToken, parseRoute } from "../src/store/route";
 import { parsePending, retryDelay } from "../src/store/sender";
 import { countStates, mergeSessions } from "../src/store/sessions";
+import { parseAttached } from "../src/store/uploads";
 import { afterPoll, BURST_DURATION_MS, BURST_INTERVAL_MS, burstSchedule, IDLE_AFTER_MS, INTERVAL_MAX_MS, newSchedule, nextPollDelay } from "../src/transport/polling";
 import { reconnectDelay } from "../src/transport/sharedConnection";
 import { SseParser } from "../src/transport/stream";
@@ -140,6 +141,14 @@ test("unreadable stored messages are ignored", () => {
   expect(parsePending("{")).toEqual([]);
   expect(parsePending('{"a":1}')).toEqual([]);
   expect(parsePending('[{"clientId":"k","text":"x"}]')).toHaveLength(1);
+});
+
+test("the content of a file that was not uploaded is gone after a reload", () => {
+  const item = { key: "k", sessionId: "c-1", name: "a.txt", bytes: 1, preview: "blob:1", progress: 0.5, error: null, retryable: true };
+  const file = { file_id: "f", name: "a.txt", media_type: "text/plain", size: 1 };
+  expect(parseAttached("{")).toEqual([]);
+  expect(parseAttached(JSON.stringify([{ ...item, file }]))).toEqual([{ ...item, file, preview: null, retryable: false }]);
+  expect(parseAttached(JSON.stringify([{ ...item, file: null }]))[0]?.error).toContain("interrupted");
 });
 
 test("a tab detects a newer page by the name of its script", () => {

@@ -67,6 +67,7 @@ function AttachedItem({ item }: { item: UploadItem }): ReactElement {
           <span className="block text-xs text-faint">{item.file === null ? `Uploading… ${percent} %` : formatBytes(item.bytes)}</span>
         )}
       </span>
+      {item.retryable && <button type="button" onClick={() => app.uploads.retry(item)} className="shrink-0 text-xs font-medium text-accent-ink underline">Try again</button>}
       <button type="button" onClick={() => app.uploads.remove(item.key)} aria-label={`Remove ${item.name}`} title="Remove" className="shrink-0 rounded p-1 text-muted hover:bg-sunken hover:text-ink"><Icon name="close" size={14} /></button>
       {item.file === null && item.error === null && <progress value={percent} max={100} aria-label={`Upload of ${item.name}`} className="absolute inset-x-0 bottom-0 h-0.5 w-full appearance-none [&::-webkit-progress-bar]:bg-transparent [&::-webkit-progress-value]:bg-accent" />}
     </div>

@@ -1,12 +1,12 @@
 // The message box. It stays open during a run: a message sent then steers the run, or is answered after it.
-import { type ClipboardEvent, type FormEvent, type KeyboardEvent, memo, type ReactElement, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { type ClipboardEvent, type FormEvent, type KeyboardEvent, memo, type ReactElement, useLayoutEffect, useRef, useState } from "react";
 import type { Run } from "../fold/state";
 import { useObservable } from "../store/observable";
 import { hasPending, type SendMode } from "../store/sender";
-import { tabStore } from "../store/storage";
 import type { UploadItem } from "../store/uploads";
 import { Spinner } from "../ui/common";
-import { useApp } from "../ui/context";
+import { useApp, useHasRoute } from "../ui/context";
+import { useDraft } from "../ui/draft";
 import { plural } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { useAction } from "../ui/requests";
@@ -30,14 +30,16 @@ interface Props {
 export const Composer = memo(function Composer({ run, paused, runPending: awaited, agent }: Props): ReactElement {
   const app = useApp();
   const id = useObservable(app.current)?.id ?? "";
-  const [text, setText] = useDraft(id);
-  const routes = useObservable(app.routes);
-  const canSteer = routes.has("/api/sdk/session/{session_id}/steer");
-  const [chosen, setChosen] = useState<SendMode>("steer");
-  const canAttach = routes.has("/api/files");
+  const [draft, setDraft] = useDraft(`draft.${id}`);
+  const text = draft ?? "";
+  const setText = (next: string): void => setDraft(next || null);
+  const [chosen, choose] = useDraft(`mode.${id}`);
+  const canChoose = useHasRoute(REPLACING);
+  const canSteer = useHasRoute("/api/sdk/session/{session_id}/steer");
+  const canAttach = useHasRoute("/api/files");
   const files = useAttachedFiles(id);
   const cannotSteer = !canSteer || text.length > STEER_MAX_CHARS || files.items.length > 0; // files come with a message of their own
-  const mode: SendMode = chosen === "steer" && cannotSteer ? "message" : chosen;
+  const mode: SendMode = chosen === "message" || chosen === "interrupt" ? chosen : cannotSteer ? "message" : "steer";
   const offline = useObservable(app.connectionStatus).state === "offline";
   const tooLong = text.length > TEXT_MAX_CHARS;
   const nothing = text.trim() === "" && files.items.length === 0;
@@ -47,7 +49,7 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
     const isRunning = run !== null || awaited || hasPending(app.sender.pending.get(), id);
     app.send(text, isRunning ? mode : "message", agent);
     setText("");
-    setChosen("steer");
+    choose(null);
   };
   const press = (event: KeyboardEvent): void => {
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
@@ -61,7 +63,7 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
       <div className={`flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 shadow-sm focus-within:border-accent ${canAttach ? "pl-2" : "pl-4"}`}>
         {canAttach && <AttachButton add={files.add} />}
         <MessageField text={text} setText={setText} press={press} paste={canAttach ? files.paste : undefined} hint={offline ? "Write a message. It is sent when the connection is back." : placeholderText(run, paused, mode, agent)} />
-        {run !== null && routes.has(REPLACING) && <ModeChoice mode={mode} canSteer={canSteer && files.items.length === 0} choose={setChosen} />}
+        {run !== null && canChoose && <ModeChoice mode={mode} canSteer={canSteer && files.items.length === 0} choose={choose} />}
         {run !== null && <StopButton run={run} id={id} />}
         <button type="submit" disabled={nothing || tooLong || !files.ready} title="Send (Enter)" className="inline-flex h-9 shrink-0 items-center justify-center gap-1.5 rounded-xl px-3 text-sm font-medium bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
           <Icon name="send" size={16} className="max-sm:hidden" /> {run !== null && mode !== "message" ? MODES[mode] : "Send"}
@@ -145,18 +147,4 @@ function StopButton({ run, id }: { run: Run; id: string }): ReactElement {
       {isStopping ? <Spinner /> : <Icon name="stop" size={15} className="max-sm:hidden" />} {error === null ? (isStopping ? "Stopping…" : "Stop") : "Stop failed"}
     </button>
   );
-}
-
-/** The unsent text of a conversation. It survives a reload of the tab. */
-function useDraft(id: string): [string, (text: string) => void] {
-  const name = `draft.${id}`;
-  const [text, setText] = useState(() => tabStore.get(name) ?? "");
-  useEffect(() => setText(tabStore.get(name) ?? ""), [name]);
-  return [
-    text,
-    (next) => {
-      tabStore.set(name, next === "" ? null : next);
-      setText(next);
-    },
-  ];
 }

@@ -1,10 +1,9 @@
 // Replacing the last answer: regenerate it, or edit the message that it answers.
-import { type FormEvent, type KeyboardEvent, type ReactElement, useRef, useState } from "react";
+import { type FormEvent, type KeyboardEvent, type ReactElement, useRef } from "react";
 import type { UserItem } from "../fold/state";
 import { newId } from "../store/ids";
-import { useObservable } from "../store/observable";
 import { Button } from "../ui/common";
-import { useApp } from "../ui/context";
+import { useApp, useHasRoute } from "../ui/context";
 import { Icon, type IconName } from "../ui/icons";
 import { useAction } from "../ui/requests";
 
@@ -21,7 +20,7 @@ export function RegenerateButton(): ReactElement | null {
   const app = useApp();
   const { busy, error, run } = useAction();
   const key = useRef(newId());
-  const available = useObservable(app.routes).has("/api/sdk/session/{session_id}/regenerate");
+  const available = useHasRoute("/api/sdk/session/{session_id}/regenerate");
   const regenerate = (): void => {
     const id = app.current.get()?.id;
     if (id !== undefined) void run(() => app.api.regenerate(id, key.current)).then(() => app.expectUpdates());
@@ -35,10 +34,10 @@ export function RegenerateButton(): ReactElement | null {
   );
 }
 
-export function MessageEditor({ item, close }: { item: UserItem; close: () => void }): ReactElement {
+/** `setText(null)` closes the editor. */
+export function MessageEditor({ item, text, setText }: { item: UserItem; text: string; setText: (text: string | null) => void }): ReactElement {
   const app = useApp();
   const { busy, error, run } = useAction();
-  const [text, setText] = useState(item.text);
   const request = useRef({ text: "", clientMessageId: "" });
   const blank = text.trim() === "";
   const send = (event?: FormEvent): void => {
@@ -49,11 +48,11 @@ export function MessageEditor({ item, close }: { item: UserItem; close: () => vo
     if (request.current.text !== text) request.current = { text, clientMessageId: newId() };
     void run(() => app.api.edit(item.key, { sessionId, ...request.current })).then((done) => {
       app.expectUpdates();
-      if (done) close();
+      if (done) setText(null);
     });
   };
   const press = (event: KeyboardEvent): void => {
-    if (event.key === "Escape") close();
+    if (event.key === "Escape") setText(null);
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
     send();
@@ -66,7 +65,7 @@ export function MessageEditor({ item, close }: { item: UserItem; close: () => vo
       />
       <div className="flex items-center gap-2 text-sm">
         {error && <span role="alert" className="text-xs text-bad">{error}</span>}
-        <Button onClick={close}>Cancel</Button>
+        <Button onClick={() => setText(null)}>Cancel</Button>
         <button type="submit" disabled={busy || blank} className="inline-flex h-9 items-center rounded-xl bg-accent px-3 text-sm font-medium text-white hover:brightness-110 disabled:bg-sunken disabled:text-faint">Send</button>
       </div>
     </form>

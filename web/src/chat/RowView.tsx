@@ -1,10 +1,10 @@
 // One row of the message log.
-import { memo, type ReactElement, useState } from "react";
+import { memo, type ReactElement } from "react";
 import type { AnswerItem, HandoffItem, NoticeItem, Run, UserItem } from "../fold/state";
-import { useObservable } from "../store/observable";
 import type { PendingMessage } from "../store/sender";
 import { Avatar, Badge, CopyButton, ErrorMessage, LongText, Spinner } from "../ui/common";
-import { useApp, useIsStale } from "../ui/context";
+import { useApp, useHasRoute, useIsStale } from "../ui/context";
+import { useDraft } from "../ui/draft";
 import { formatDateTime, formatNumber, formatTime, plural } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Markdown } from "../ui/Markdown";
@@ -50,16 +50,16 @@ const BUBBLE = "max-w-[85%] rounded-2xl rounded-br-md bg-accent-soft px-4 py-2.5
 /** Incoming messages are on the right; if an agent wrote one, its name is shown. */
 function UserMessage({ item, state }: { item: UserItem; state: ItemState }): ReactElement {
   const name = item.sender.replace(/^user:/, "");
-  const [editing, setEditing] = useState(false);
-  const canEdit = useObservable(useApp().routes).has("/api/sdk/session/{session_id}/edit") && state.replaceable;
-  if (editing && canEdit) return <MessageEditor item={item} close={() => setEditing(false)} />;
+  const [edited, setEdited] = useDraft(`edit.${item.key}`); // not in the row, which is removed while it is out of sight
+  const canEdit = useHasRoute("/api/sdk/session/{session_id}/edit") && state.replaceable;
+  if (edited !== null && canEdit) return <MessageEditor item={item} text={edited} setText={setEdited} />;
   return (
     <article aria-label={`${name}, ${formatTime(item.at)}`} className="flex flex-col items-end pt-2 pb-4">
       {item.sender.startsWith("agent:") && <span className="mb-1 text-xs text-muted">{item.sender.slice(6)}</span>}
       {item.text.trim() !== "" && <div className={BUBBLE}><LongText text={item.text} /></div>}
       <Attachments files={item.attachments} atEnd />
       <div className="mt-1 flex h-5 items-center gap-1.5 text-xs text-faint">
-        {canEdit && <TextButton icon="edit" label="Edit" title="Change this message and have it answered again" onClick={() => setEditing(true)} />}
+        {canEdit && <TextButton icon="edit" label="Edit" title="Change this message and have it answered again" onClick={() => setEdited(item.text)} />}
         <ReceiptBadge item={item} receipt={state.receipt} />
         <time title={formatDateTime(item.at)}>{formatTime(item.at)}</time>
       </div>

@@ -9,7 +9,7 @@ import { Conversation } from "./conversation";
 import { newId } from "./ids";
 import { Observable } from "./observable";
 import { isOutdated, loadedScript } from "./pageVersion";
-import { apiBaseUrl, conversationHash, currentRoute, extractToken, parseRoute } from "./route";
+import { apiBaseUrl, currentRoute, extractToken, navigate, parseRoute } from "./route";
 import { MessageSender, type SendMode } from "./sender";
 import { mergeSessions } from "./sessions";
 import { localStore } from "./storage";
@@ -33,7 +33,8 @@ export class App {
   readonly sessions = new Observable<ReadonlyMap<string, SessionSummary> | null>(null);
   readonly team = new Observable<Team | null>(null);
   readonly isAdmin = new Observable(false);
-  readonly routes = new Observable<ReadonlySet<string>>(new Set());
+  /** The routes of the server; null until they are known. */
+  readonly routes = new Observable<ReadonlySet<string> | null>(null);
   readonly needsToken = new Observable(false);
   /** Whether the server serves a newer version of the page. */
   readonly outdated = new Observable(false);
@@ -58,6 +59,7 @@ export class App {
 
   static start(): App {
     const app = new App(apiBaseUrl(location));
+    currentRoute.subscribe(() => app.showConversation(currentRoute.get().conversationId));
     app.applyLocation();
     window.addEventListener("hashchange", () => app.applyLocation());
     window.addEventListener("online", () => app.sender.resume());
@@ -77,6 +79,7 @@ export class App {
   }
 
   signOut(): void {
+    this.uploads.clear(); // another user cannot send them
     localStore.set("token", null);
     this.api = new ApiClient(this.base, null);
     this.connection?.close();
@@ -95,7 +98,6 @@ export class App {
       this.setToken(token);
     }
     currentRoute.set(parseRoute(location.hash));
-    this.showConversation(currentRoute.get().conversationId);
   }
 
   // --- the connection
@@ -252,6 +254,6 @@ export class App {
     const sessionId = current?.id ?? `c-${newId(8)}`;
     const attachments = how !== "steer" ? this.uploads.take(current?.id ?? "") : [];
     this.sender.add({ sessionId, text, how, agent: current === null ? (agent ?? "") : null, ...(attachments.length > 0 && { attachments }) });
-    if (current === null) location.hash = conversationHash(sessionId);
+    if (current === null) navigate(sessionId);
   }
 }

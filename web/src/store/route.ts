@@ -35,6 +35,10 @@ export function extractToken(hash: string): { token: string | null; rest: string
 
 export const currentRoute = new Observable<Route>(parseRoute(globalThis.location?.hash ?? ""));
 
+/** Show a conversation, or the start of a new one. The browser reports a new address later than the next key or paste can
+ * come, which then belonged to the conversation before; so the route changes at once. */
 export function navigate(conversation: string | null): void {
-  if (currentRoute.get().conversationId !== conversation) location.hash = conversationHash(conversation);
+  if (currentRoute.get().conversationId === conversation) return;
+  location.hash = conversationHash(conversation);
+  currentRoute.set({ conversationId: conversation });
 }

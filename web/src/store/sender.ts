@@ -4,7 +4,7 @@ import type { ApiClient } from "../api/client";
 import { ApiError, errorMessage } from "../api/errors";
 import { newId } from "./ids";
 import { Observable } from "./observable";
-import { tabStore } from "./storage";
+import { parseList, tabStore } from "./storage";
 import type { SentFile } from "./uploads";
 
 const STORAGE_KEY = "outgoing";
@@ -53,14 +53,7 @@ export function retryDelay(tries: number): number {
 }
 
 export function parsePending(text: string | null): PendingMessages {
-  if (text === null) return [];
-  try {
-    const stored: unknown = JSON.parse(text);
-    return Array.isArray(stored) ? (stored as PendingMessage[]).filter((one) => typeof one.clientId === "string") : [];
-  } catch (error) {
-    if (error instanceof SyntaxError) return [];
-    throw error;
-  }
+  return parseList<PendingMessage>(text, (one) => typeof one.clientId === "string");
 }
 
 export class MessageSender {

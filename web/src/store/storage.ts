@@ -26,6 +26,18 @@ export class BrowserStorage {
   }
 }
 
+/** A list that was stored as JSON. It is empty if nothing was stored, or something else. */
+export function parseList<T>(text: string | null, isEntry: (one: T) => boolean): readonly T[] {
+  if (text === null) return [];
+  try {
+    const stored: unknown = JSON.parse(text);
+    return Array.isArray(stored) ? (stored as T[]).filter(isEntry) : [];
+  } catch (error) {
+    if (error instanceof SyntaxError) return [];
+    throw error;
+  }
+}
+
 /** Shared by all tabs, kept until deleted. */
 export const localStore = new BrowserStorage(() => localStorage);
 /** Of this tab, kept until it is closed. */

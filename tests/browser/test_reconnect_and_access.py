@@ -212,6 +212,17 @@ def test_the_page_asks_for_a_token_and_forgets_it_on_sign_out(chromium: Browser,
         expect(user.page.get_by_label("Token or key")).to_be_visible()
 
 
+def test_signing_in_again_opens_the_conversation_of_the_address(user: PageUser) -> None:
+    user.send("hello there")
+    user.expect_text("hello there", times=2)
+
+    user.page.get_by_role("button", name="Sign out").click()
+    user.page.get_by_label("Token or key").fill(user.server.token)
+    user.page.get_by_label("Token or key").press("Enter")
+
+    user.expect_text("hello there", times=2)
+
+
 def test_a_late_401_of_an_earlier_token_does_not_sign_out_the_new_one(chromium: Browser, server: PageServer) -> None:
     early: list[Route] = []
     with open_page(chromium, server) as user:

@@ -74,6 +74,7 @@ export class App {
   setToken(token: string): void {
     localStore.set("token", token);
     this.api = new ApiClient(this.base, token);
+    this.showConversation(currentRoute.get().conversationId); // signing out has closed it
     this.connect();
     this.sender.resume();
   }

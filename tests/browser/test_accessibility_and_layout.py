@@ -138,6 +138,21 @@ def test_a_phone_shows_one_panel_at_a_time_without_horizontal_scrolling(chromium
         expect(user.page.get_by_role("complementary", name="Details")).to_be_visible()
 
 
+def test_the_message_box_is_as_wide_as_a_phone_during_a_run(chromium: Browser, server: PageServer) -> None:
+    server.close_gate()
+    with open_page(chromium, server, viewport=PHONE, has_touch=True, is_mobile=True) as user:
+        user.sign_in()
+        user.send("held: one two three")
+        expect(user.page.get_by_label("While the agent works")).to_be_visible()
+
+        box = user.message_box.bounding_box()
+
+        assert box is not None
+        assert box["width"] > 0.75 * PHONE["width"]
+        assert user.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        server.open_gate()
+
+
 BROKEN_WORDS = """cells => cells.flatMap(cell => {
   const range = document.createRange();
   range.selectNodeContents(cell);

@@ -60,9 +60,9 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
     <form onSubmit={send} className="mx-auto w-full max-w-3xl px-4 pb-[max(0.9rem,env(safe-area-inset-bottom))] sm:px-6">
       {canAttach && <DropTarget add={files.add} />}
       <AttachedList items={files.items} />
-      <div className={`flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 shadow-sm focus-within:border-accent ${canAttach ? "pl-2" : "pl-4"}`}>
+      <div className={`flex items-end gap-2 ${run === null ? "" : "max-sm:flex-wrap"} rounded-2xl border border-line bg-surface py-2 pr-2 shadow-sm focus-within:border-accent ${canAttach ? "pl-2" : "pl-4"}`}>
         {canAttach && <AttachButton add={files.add} />}
-        <MessageField text={text} setText={setText} press={press} paste={canAttach ? files.paste : undefined} hint={offline ? "Write a message. It is sent when the connection is back." : placeholderText(run, paused, mode, agent)} />
+        <MessageField text={text} setText={setText} press={press} paste={canAttach ? files.paste : undefined} wide={run !== null} hint={offline ? "Write a message. It is sent when the connection is back." : placeholderText(run, paused, mode, agent)} />
         {run !== null && canChoose && <ModeChoice mode={mode} canSteer={canSteer && files.items.length === 0} choose={choose} />}
         {run !== null && <StopButton run={run} id={id} />}
         <button type="submit" disabled={nothing || tooLong || !files.ready} title="Send (Enter)" className="inline-flex h-9 shrink-0 items-center justify-center gap-1.5 rounded-xl px-3 text-sm font-medium bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
@@ -83,7 +83,7 @@ function ModeChoice({ mode, canSteer, choose }: { mode: SendMode; canSteer: bool
   return (
     <select
       id="when-busy" aria-label="While the agent works" title="What your message does while the agent works" value={mode} onChange={(event) => choose(event.target.value as SendMode)}
-      className="h-9 shrink-0 rounded-xl border border-line bg-surface px-2 text-sm text-ink hover:bg-sunken"
+      className="h-9 shrink-0 rounded-xl border border-line bg-surface px-2 text-sm text-ink hover:bg-sunken max-sm:ml-auto"
     >
       {modes.map((one) => <option key={one} value={one}>{MODES[one]}</option>)}
     </select>
@@ -114,10 +114,12 @@ interface FieldProps {
   setText: (text: string) => void;
   press: (event: KeyboardEvent) => void;
   paste: ((event: ClipboardEvent) => void) | undefined;
+  /** Whether the field has a line of its own on a phone, because the buttons of a run leave no room beside them. */
+  wide: boolean;
   hint: string;
 }
 
-function MessageField({ text, setText, press, paste, hint }: FieldProps): ReactElement {
+function MessageField({ text, setText, press, paste, wide, hint }: FieldProps): ReactElement {
   const area = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => {
     const field = area.current;
@@ -128,7 +130,7 @@ function MessageField({ text, setText, press, paste, hint }: FieldProps): ReactE
   return (
     <textarea
       ref={area} id="composer" rows={1} value={text} aria-label="Message" placeholder={hint} onKeyDown={press} onPaste={paste} onChange={(event) => setText(event.target.value)}
-      className="max-h-60 min-h-9 flex-1 resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:overflow-hidden placeholder:text-ellipsis placeholder:whitespace-nowrap placeholder:text-faint"
+      className={`max-h-60 min-h-9 flex-1 ${wide ? "max-sm:order-first max-sm:basis-full max-sm:pl-2" : ""} resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:overflow-hidden placeholder:text-ellipsis placeholder:whitespace-nowrap placeholder:text-faint`}
     />
   );
 }

@@ -21,13 +21,13 @@ def shoot(user: PageUser, name: str) -> None:
         user.page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def use_up_the_budget(user: PageUser) -> Locator:
-    """Give the conversation one model call more than it has used, and return the card of the run that needs two."""
+def use_up_the_budget(user: PageUser, spare: int = 1) -> Locator:
+    """Give the conversation `spare` model calls more than it has used, and return the card of a run of two."""
     user.send("hello there")
     expect(user.answers()).to_have_count(1)
     with Client(user.server.url, user.server.token) as client:
         used = client.usage("conversation", conversation=user.session_id).total.calls
-        client.set_budget("conversation", user.session_id, calls=used + 1)
+        client.set_budget("conversation", user.session_id, calls=used + spare)
     user.send("weather in Oslo")
     card = user.log.get_by_role("region", name="Budget").last
     expect(card.get_by_text("Paused")).to_be_visible()
@@ -59,6 +59,16 @@ def test_a_paused_run_can_be_stopped_and_a_limit_below_the_usage_is_not_sent(use
 
     expect(user.log.get_by_text("Stopped.")).to_be_visible()
     expect(card.get_by_text("No longer needed")).to_be_visible()
+
+
+def test_the_suggested_limit_is_above_what_is_used(user: PageUser) -> None:
+    card = use_up_the_budget(user, spare=0)  # the call that finds the limit reached is counted above it
+    expect(card).to_contain_text("2 of 1 model calls")
+    expect(user.page.get_by_role("complementary", name="Details").get_by_text("needs budget")).to_be_visible()
+
+    card.get_by_role("button", name="Raise the budget").click()
+
+    expect(card.get_by_text("Continued")).to_be_visible()
 
 
 def test_the_usage_panel_shows_a_chart_of_the_last_days(user: PageUser) -> None:

@@ -10,7 +10,7 @@ import { useAction } from "../ui/requests";
 const KINDS: Readonly<Record<string, string>> = { run: "this run", conversation: "this conversation", user: "the user", user_day: "the user today", day: "today" };
 const UNITS = { tokens: "tokens", calls: "model calls", cost_usd: "US dollars" } as const;
 const OUTCOMES = { warning: "Almost used up", resumed: "Continued", stopped: "No longer needed" } as const;
-const RAISE_FACTOR = 2; // the suggested new limit
+const RAISE_FACTOR = 2; // the suggested new limit, in what is used: calls that were running may have gone over the old one
 
 type Unit = BudgetUse["units"][number];
 
@@ -45,10 +45,15 @@ function formatUnit({ unit }: Unit, value: number): string {
   return unit === "cost_usd" ? value.toFixed(4) : formatNumber(value);
 }
 
+function suggestedLimit({ unit, used, limit }: Unit): number {
+  const suggested = Math.max(used, limit) * RAISE_FACTOR;
+  return unit === "cost_usd" ? Number(suggested.toFixed(4)) || RAISE_FACTOR : Math.max(suggested, RAISE_FACTOR);
+}
+
 function RaiseForm({ budget }: { budget: BudgetUse }): ReactElement {
   const app = useApp();
   const full = budget.units.filter((unit) => unit.used >= unit.limit);
-  const [texts, setTexts] = useState(() => Object.fromEntries(full.map((unit) => [unit.unit, String(Math.max(1, unit.limit) * RAISE_FACTOR)])));
+  const [texts, setTexts] = useState(() => Object.fromEntries(full.map((unit) => [unit.unit, String(suggestedLimit(unit))])));
   const [raised, setRaised] = useState(false);
   const { busy, error, run } = useAction();
   const limits = Object.fromEntries(full.map((unit) => [unit.unit, Number(texts[unit.unit])]));
@@ -65,11 +70,11 @@ function RaiseForm({ budget }: { budget: BudgetUse }): ReactElement {
   return (
     <form onSubmit={submit} className="mt-3 flex flex-wrap items-center gap-2">
       {full.map(({ unit }) => (
-        <label key={unit} className="flex items-center gap-2 text-sm">
+        <label key={unit} className="flex max-w-full items-center gap-2 text-sm whitespace-nowrap">
           New limit
           <input
             type="number" min={0} step={unit === "cost_usd" ? "any" : 1} value={texts[unit] ?? ""} onChange={(event) => setTexts({ ...texts, [unit]: event.target.value })}
-            className="w-32 rounded-lg border border-line bg-surface px-3 py-1.5 text-sm tabular-nums"
+            className="w-32 min-w-0 rounded-lg border border-line bg-surface px-3 py-1.5 text-sm tabular-nums"
           />
           {UNITS[unit]}
         </label>

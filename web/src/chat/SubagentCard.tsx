@@ -15,11 +15,12 @@ export function SubagentCard({ item }: { item: SubagentItem }): ReactElement {
   const session = useApp().findConversation(item.id)?.session ?? NO_SESSION;
   const isLoaded = useSelector(session, (now) => now.eventCount > 0);
   const state = useSelector(session, workState);
+  const needsPerson = state === "awaiting_approval" || state === "awaiting_budget";
   const stale = useIsStale();
   const answer = useSelector(session, (now) => lastAnswer(now)?.text ?? "");
   return (
     <div className="pb-4 pl-9.5">
-      <section aria-label={`Subagent ${item.name}`} className={`rounded-xl border px-4 py-3 ${state === "awaiting_approval" ? "border-accent bg-accent-soft" : "border-line bg-surface"}`}>
+      <section aria-label={`Subagent ${item.name}`} className={`rounded-xl border px-4 py-3 ${needsPerson ? "border-accent bg-accent-soft" : "border-line bg-surface"}`}>
         <div className="flex flex-wrap items-center gap-2 text-sm">
           <Avatar name={item.name} size={22} />
           <span className="min-w-0 flex-1"><strong className="font-semibold">{item.agent ?? "An agent"}</strong> started <strong className="font-semibold">{item.name}</strong></span>
@@ -28,7 +29,7 @@ export function SubagentCard({ item }: { item: SubagentItem }): ReactElement {
         <p className="mt-1.5 line-clamp-3 text-sm wrap-anywhere whitespace-pre-wrap">{item.task.slice(0, TASK_MAX_CHARS)}</p>
         {answer !== "" && <p className="mt-2 line-clamp-3 rounded-lg bg-sunken px-3 py-2 text-sm text-muted wrap-anywhere">{answer.slice(0, PREVIEW_MAX_CHARS)}</p>}
         <a href={conversationHash(item.id)} className="mt-2 inline-flex items-center gap-1 text-sm font-medium text-accent-ink underline-offset-2 hover:underline">
-          {state === "awaiting_approval" ? "Open to decide" : "Open conversation"} <Icon name="chevron" size={14} />
+          {needsPerson ? "Open to decide" : "Open conversation"} <Icon name="chevron" size={14} />
         </a>
       </section>
     </div>
@@ -38,6 +39,7 @@ export function SubagentCard({ item }: { item: SubagentItem }): ReactElement {
 const STATE_BADGES: Record<Exclude<WorkState, "working">, { tone: "plain" | "strong" | "good" | "bad"; label: string }> = {
   waiting: { tone: "plain", label: "Waiting for a worker" },
   awaiting_approval: { tone: "strong", label: "Needs approval" },
+  awaiting_budget: { tone: "strong", label: "Needs budget" },
   finished: { tone: "good", label: "Done" },
   failed: { tone: "bad", label: "Failed" },
   stopped: { tone: "plain", label: "Stopped" },

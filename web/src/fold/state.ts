@@ -280,14 +280,15 @@ export function isAwaitingBudget(session: SessionState, run: Run): boolean {
   return session.items.some((item) => item.kind === "budget" && item.status === "waiting" && item.runId === run.id);
 }
 
-export type WorkState = "waiting" | "working" | "awaiting_approval" | Exclude<RunStatus, "running">;
+export type WorkState = "waiting" | "working" | "awaiting_approval" | "awaiting_budget" | Exclude<RunStatus, "running">;
 
 /** The state of the last run, for showing a conversation from outside. */
 export function workState(session: SessionState): WorkState {
   const run = session.runs.findLast((one) => one.kind === null);
   if (run === undefined) return "waiting";
   if (run.status !== "running") return run.status;
-  return isAwaitingApproval(session, run) ? "awaiting_approval" : "working";
+  if (isAwaitingApproval(session, run)) return "awaiting_approval";
+  return isAwaitingBudget(session, run) ? "awaiting_budget" : "working";
 }
 
 export function lastAnswer(session: SessionState): AnswerItem | null {

@@ -15,7 +15,8 @@ export function AgentsPanel({ conversation, session }: PanelProps): ReactElement
   const stale = useIsStale();
   const running = useSelector(session, (now) => activeRun(now)?.agent ?? null);
   const working = stale ? null : running;
-  const needsApproval = useSelector(session, workState) === "awaiting_approval";
+  const work = useSelector(session, workState);
+  const doing = work === "awaiting_approval" ? "needs approval" : work === "awaiting_budget" ? "needs budget" : "working";
   const { busy, error, run } = useAction();
   if (team === null) return <Hint>Loading…</Hint>;
   const active = agent ?? team.rootAgent;
@@ -28,20 +29,20 @@ export function AgentsPanel({ conversation, session }: PanelProps): ReactElement
       {error && <ErrorMessage text={error} />}
       <ul className="space-y-2">
         {team.agents.map((agent) => (
-          <AgentCard key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} needsApproval={needsApproval} switchTo={id === null || busy || team.supervisors.has(agent.name) ? null : () => switchTo(agent.name)} />
+          <AgentCard key={agent.name} agent={agent} active={agent.name === active} doing={agent.name === working ? doing : null} switchTo={id === null || busy || team.supervisors.has(agent.name) ? null : () => switchTo(agent.name)} />
         ))}
       </ul>
     </div>
   );
 }
 
-function AgentCard({ agent, active, working, needsApproval, switchTo }: { agent: Agent; active: boolean; working: boolean; needsApproval: boolean; switchTo: (() => void) | null }): ReactElement {
+function AgentCard({ agent, active, doing, switchTo }: { agent: Agent; active: boolean; doing: string | null; switchTo: (() => void) | null }): ReactElement {
   return (
     <li className={`rounded-xl border p-3 ${active ? "border-accent" : "border-line"}`}>
       <div className="flex items-center gap-2.5">
         <Avatar name={agent.name} />
         <span className="min-w-0 flex-1 truncate font-medium">{agent.name}</span>
-        {working ? <Badge tone="accent">{needsApproval ? "needs approval" : "working"}</Badge> : active && <Badge tone="accent">active</Badge>}
+        {doing !== null ? <Badge tone="accent">{doing}</Badge> : active && <Badge tone="accent">active</Badge>}
         {agent.alive === false && <Badge tone="warn">no worker</Badge>}
       </div>
       <p className="mt-1.5 text-sm text-muted">{agent.role}</p>

@@ -33,7 +33,7 @@ def test_a_schedule_is_added_paused_sent_and_deleted(user: PageUser) -> None:
     expect(user.answers()).to_have_count(1)
     panel = open_panel(user)
 
-    add(panel, "What is new?", "Repeatedly (cron)", "0 9 * * 1-5")
+    add(panel, "What is new?", "Repeatedly", "0 9 * * 1-5")
     entry = panel.get_by_role("list", name="Schedules").get_by_role("listitem")
     expect(entry).to_have_count(1)
     expect(entry).to_contain_text("Next: ")
@@ -63,7 +63,7 @@ def test_a_wrong_expression_is_explained(user: PageUser) -> None:
     expect(user.answers()).to_have_count(1)
     panel = open_panel(user)
 
-    add(panel, "never", "Repeatedly (cron)", "0 25 * * *")
+    add(panel, "never", "Repeatedly", "0 25 * * *")
 
     expect(panel.get_by_role("alert")).to_contain_text("Bad hour")
     expect(panel.get_by_role("list", name="Schedules").get_by_text("never")).to_have_count(0)

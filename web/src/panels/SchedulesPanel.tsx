@@ -12,7 +12,7 @@ import type { PanelProps } from "./Details";
 
 const OWN_ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const FIELD = "w-full rounded-lg border border-line bg-page px-2.5 py-1.5 text-sm";
-const KINDS = { in: "After a time", at: "At a time", cron: "Repeatedly (cron)" } as const;
+const KINDS = { in: "After a time", at: "At a time", cron: "Repeatedly" } as const;
 const EXAMPLES = { in: "15m, 1h30m, 2d", at: "", cron: "0 9 * * 1-5" } as const;
 type Kind = keyof typeof KINDS;
 
@@ -62,13 +62,14 @@ function AddSchedule({ sessionId, onAdded }: { sessionId: string; onAdded: () =>
             {Object.entries(KINDS).map(([name, title]) => <option key={name} value={name}>{title}</option>)}
           </select>
         </label>
-        <label className="min-w-0 flex-1 text-xs font-medium">{kind === "in" ? "Duration" : kind === "at" ? "Time" : "Expression"}
+        <label className="min-w-0 flex-1 text-xs font-medium">{kind === "in" ? "Duration" : kind === "at" ? "Time" : "Cron expression"}
           <input
             required type={kind === "at" ? "datetime-local" : "text"} placeholder={EXAMPLES[kind]} className={FIELD} value={when}
             onChange={(event) => setWhen(event.target.value)}
           />
         </label>
       </div>
+      {kind === "cron" && <p className="text-xs text-muted">Minute, hour, day of month, month, day of week. <code>{EXAMPLES.cron}</code> is 9:00 from Monday to Friday.</p>}
       <Button className="w-full" type="submit" tone="strong" disabled={busy}>Add schedule</Button>
       {error && <p role="alert" className="text-xs text-bad wrap-anywhere">{error}</p>}
     </form>
@@ -95,7 +96,10 @@ function Entry({ schedule, onChange }: { schedule: Schedule; onChange: () => voi
         <Badge tone={status === "active" ? "accent" : "plain"}>{status}</Badge>
       </div>
       <p className="mt-1 text-xs text-muted wrap-anywhere">{describe(schedule)}</p>
-      <p className="mt-1 text-xs">{schedule.next_at ? `Next: ${formatDateTime(Date.parse(schedule.next_at))}` : (schedule.end_reason ? `Ended: ${schedule.end_reason}` : "No next time")}</p>
+      <p className="mt-1 flex flex-wrap justify-between gap-x-2 text-xs">
+        <span>{schedule.next_at ? `Next: ${formatDateTime(Date.parse(schedule.next_at))}` : (schedule.end_reason ? `Ended: ${schedule.end_reason}` : "No next time")}</span>
+        <a className="text-accent-ink underline" href={conversationHash(schedule.session_id)}>Open conversation</a>
+      </p>
       {schedule.last_error && <p className="mt-1 text-xs text-bad wrap-anywhere">{schedule.last_error}</p>}
       {confirming ? (
         <div className="mt-2 flex flex-wrap items-center gap-2 rounded-lg bg-bad-soft px-2.5 py-2">
@@ -109,7 +113,6 @@ function Entry({ schedule, onChange }: { schedule: Schedule; onChange: () => voi
           {status === "paused" && <Button className="py-1!" disabled={busy} onClick={() => act(() => app.api.changeSchedule(id, "resume"))}>Resume</Button>}
           <Button className="py-1!" disabled={busy} onClick={() => act(() => app.api.changeSchedule(id, "run"))}>Send now</Button>
           <Button className="py-1!" tone="bad" disabled={busy} onClick={() => setConfirming(true)}>Delete</Button>
-          <a className="ml-auto text-xs text-accent-ink underline" href={conversationHash(schedule.session_id)}>Open conversation</a>
         </div>
       )}
       {error && <p role="alert" className="mt-1 text-xs text-bad">{error}</p>}
@@ -118,9 +121,10 @@ function Entry({ schedule, onChange }: { schedule: Schedule; onChange: () => voi
 }
 
 function describe(schedule: Schedule): string {
-  const when = schedule.cron !== null ? `${schedule.cron} (${schedule.timezone})` : schedule.at !== null ? "once" : `once, after ${schedule.in_s} s`;
+  const when = schedule.cron !== null ? `${schedule.cron} (${schedule.timezone})` : "once";
   const who = schedule.kind === "reminder" ? "reminder of the agent · " : "";
   const failed = schedule.failures > 0 ? `, ${plural(schedule.failures, "failure")}` : "";
   const skipped = schedule.skipped > 0 ? `, ${schedule.skipped} skipped` : "";
-  return `${who}${when} · ${plural(schedule.runs, "time")} so far${failed}${skipped}`;
+  const sent = schedule.runs > 0 ? `sent ${plural(schedule.runs, "time")}` : "not sent yet";
+  return `${who}${when} · ${sent}${failed}${skipped}`;
 }

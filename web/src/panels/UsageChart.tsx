@@ -59,14 +59,14 @@ function Bars({ report, measure }: { report: UsageReport; measure: Measure }): R
   const shown = (value: number): string => (measure === "cost_usd" ? formatCost(value) : formatNumber(value));
   return (
     <figure className="mt-2">
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`${measure} by day, at most ${shown(top)}`} className="h-24 w-full" preserveAspectRatio="none">
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`${measure} by day, highest ${shown(top)}`} className="h-24 w-full" preserveAspectRatio="none">
         <line x1={0} y1={HEIGHT - 0.5} x2={WIDTH} y2={HEIGHT - 0.5} className="stroke-line" />
         {values.map((value, place) => {
           const height = top === 0 ? 0 : (value / top) * (HEIGHT - 2);
           return <rect key={days[place]} x={place * step + GAP / 2} y={HEIGHT - height} width={Math.max(1, step - GAP)} height={height} className="fill-accent"><title>{`${days[place]}: ${shown(value)}`}</title></rect>;
         })}
       </svg>
-      <figcaption className="mt-1 flex justify-between text-xs text-faint tabular-nums"><span>{days[0]}</span><span>{isUnknown ? "no price is known" : `at most ${shown(top)} a day`}</span><span>{days.at(-1)}</span></figcaption>
+      <figcaption className="mt-1 flex justify-between text-xs text-faint tabular-nums"><span>{days[0]}</span><span>{isUnknown ? "no price is known" : `highest day: ${shown(top)}`}</span><span>{days.at(-1)}</span></figcaption>
     </figure>
   );
 }

@@ -14,8 +14,9 @@ from magent2.bus.records import NewRecord
 from magent2.errors import BusUnavailable, Magent2Error, StorageUnwritable
 from tests.support.audit import whole_log
 from tests.support.certificates import make_certificate
+from tests.support.ports import quiet_port
 from tests.support.postgres_server import FAST, ROLE, PostgresServer
-from tests.support.redis_server import PRIMARY_NAME, RedisServer, Sentinel, free_port, skip_if_left_out
+from tests.support.redis_server import PRIMARY_NAME, RedisServer, Sentinel, skip_if_left_out
 
 TOPIC = "stream:one"
 
@@ -37,7 +38,7 @@ def postgres_port(tmp_path: Path) -> Iterator[int]:
 def tls_port(tmp_path: Path) -> Iterator[int]:
     skip_if_left_out()
     make_certificate(tmp_path)
-    port = free_port()
+    port = quiet_port()
     files = ("--tls-cert-file", str(tmp_path / "cert.pem"), "--tls-key-file", str(tmp_path / "key.pem"))
     server = RedisServer(tmp_path, "--tls-port", str(port), *files, "--tls-auth-clients", "no", "--save", "")
     server.start()
@@ -106,7 +107,7 @@ def sentinel_url(tmp_path: Path) -> Iterator[str]:
     """A URL of Sentinels that lacks their password; servers and Sentinels use TLS and have passwords of their own."""
     skip_if_left_out()
     make_certificate(tmp_path)
-    port, sentinel_port = free_port(), free_port()
+    port, sentinel_port = quiet_port(), quiet_port()
     files = {"tls-cert-file": "cert.pem", "tls-key-file": "key.pem", "tls-ca-cert-file": "cert.pem"}
     tls = {**{name: str(tmp_path / file) for name, file in files.items()}, "tls-auth-clients": "no"}
     folders = tmp_path / "server", tmp_path / "sentinel"

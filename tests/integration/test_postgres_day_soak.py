@@ -28,8 +28,8 @@ import pytest
 from magent2.bus.servers import DEFAULT_PREFIX
 from magent2.client import AsyncClient
 from tests.support.http_client.service import answers_at
+from tests.support.ports import quiet_port
 from tests.support.postgres_server import PostgresServer
-from tests.support.redis_server import free_port
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.no_cover, pytest.mark.postgres]
@@ -166,7 +166,7 @@ class Day:
 async def test_a_day_of_conversations_leaves_disk_and_memory_flat(tmp_path: Path) -> None:
     server = PostgresServer({"shared_buffers": "128MB", "autovacuum_naptime": "15s"})
     samples: list[Sample] = []
-    port = free_port()
+    port = quiet_port()
     try:
         server.start()
         with (

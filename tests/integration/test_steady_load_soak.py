@@ -25,7 +25,7 @@ import pytest
 
 from magent2.bus.sqlite_engine.connection import SEQ_BITS
 from magent2.client import AsyncClient
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.no_cover]
@@ -143,7 +143,7 @@ def print_row(values: list[object]) -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 async def test_disk_memory_records_and_open_files_are_flat_under_steady_load(tmp_path: Path) -> None:
     samples: list[Sample] = []
-    port = free_port()
+    port = quiet_port()
     with (
         magent2_process(tmp_path, "gateway", "--port", str(port), "--token", TOKEN) as gateway,
         magent2_process(tmp_path, "worker") as worker,

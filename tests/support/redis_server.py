@@ -35,12 +35,6 @@ def skip_if_left_out() -> None:
         pytest.skip("SKIP=redis leaves the Redis tests out")
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def redis_url(port: int) -> str:
     return f"redis://127.0.0.1:{port}/0"
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
 from magent2.models.address import SCHEDULER
 from magent2.sessions.schedules.store import slot_message_id
-from magent2.sessions.schedules.timing import Timing
 from tests.support.processes import Child, ProcessGroup
-from tests.support.schedules import ID, found, look_until_idle, messages, new_schedule, outcomes, set_back_to
+from tests.support.schedules import (
+    HOUR_MS,
+    ID,
+    found,
+    hourly,
+    look_until_idle,
+    messages,
+    new_schedule,
+    outcomes,
+    set_back_to,
+)
 from tests.support.waiting import eventually
 
 CHILD = "tests.integration.children.scheduling"
 LEASE_S = 1.0
-HOUR_MS = 3_600_000
 MISSED = 5
 
 
@@ -29,15 +35,12 @@ def start(group: ProcessGroup, url: str, worker: str, waits_at: int | None = Non
 
 async def missed_slots(engine: Engine) -> list[int]:
     """Create an hourly schedule that has missed some slots, and return them."""
-    now_ms = round(time.time() * 1000)
-    minute = (time.gmtime(now_ms / 1000).tm_min + 30) % 60  # half an hour away from now, so that no slot comes up
-    timing = Timing(cron=f"{minute} * * * *")
+    timing, last = hourly()
     new_schedule(engine, timing, missed="all")
     await look_until_idle(engine, "setup")
-    first = timing.next_slot(now_ms - MISSED * HOUR_MS, 0)
-    assert first is not None
-    set_back_to(engine, first)
-    return [first + n * HOUR_MS for n in range(MISSED)]
+    slots = [last - n * HOUR_MS for n in reversed(range(MISSED))]
+    set_back_to(engine, slots[0])
+    return slots
 
 
 def check(engine: Engine, slots: list[int]) -> None:

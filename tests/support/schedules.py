@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from magent2.bus.interface import Engine
@@ -17,6 +18,19 @@ from tests.support.audit import whole_log
 from tests.support.worker_fixture import AGENT, LEASE_S
 
 OWNER, SESSION, ID = "user:ann", "one", "s1"
+HOUR_MS = 3_600_000
+
+
+def hourly() -> tuple[Timing, int]:
+    """An hourly timing for a log with the clock of the system, and its last slot.
+
+    The slots are half an hour away from now: one that came up during a test would be sent as well.
+    """
+    now_ms = round(time.time() * 1000)
+    timing = Timing(cron=f"{(time.gmtime(now_ms / 1000).tm_min + 30) % 60} * * * *")
+    last = timing.next_slot(now_ms - HOUR_MS, 0)
+    assert last is not None
+    return timing, last
 
 
 def new_schedule(bus: Engine, timing: Timing, schedule_id: str = ID, text: str = "hello", **fields: Any) -> Schedule:

@@ -34,10 +34,12 @@ from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
 from tests.support.manual_clock import ManualClock
 from tests.support.schedules import (
+    HOUR_MS,
     ID,
     OWNER,
     SESSION,
     found,
+    hourly,
     look_until_idle,
     messages,
     new_schedule,
@@ -72,10 +74,6 @@ def log(clock: ManualClock) -> Iterator[Engine]:
     engine.close()
 
 
-def hour(ms: int) -> int:
-    return ms // (HOUR_S * 1000) * HOUR_S * 1000
-
-
 # --- on every engine
 
 
@@ -97,27 +95,23 @@ async def test_an_instant_fires_once_and_the_schedule_ends(bus: Engine) -> None:
 
 @pytest.mark.parametrize(("missed", "sent"), [("skip", 0), ("once", 1), ("all", 5)])
 async def test_missed_slots_fire_by_policy(bus: Engine, missed: str, sent: int) -> None:
-    now_ms = round(time.time() * 1000)
-    # Slots at half past the hour would be due within a minute in one of 30 runs, so they are half an hour away.
-    minute = (time.gmtime(now_ms / 1000).tm_min + 30) % 60
-    timing = Timing(cron=f"{minute} * * * *")
+    timing, last = hourly()
     new_schedule(bus, timing, missed=missed)
     await look_until_idle(bus)
-    first = timing.next_slot(now_ms - 5 * HOUR_S * 1000, 0)
-    assert first is not None
 
-    set_back_to(bus, first)
+    set_back_to(bus, last - 4 * HOUR_MS)
     await look_until_idle(bus)
 
     assert len(messages(bus)) == sent
     assert (found(bus).skipped, found(bus).status) == (5 - sent, "active")
-    assert (found(bus).next_ms or 0) > now_ms
+    assert found(bus).next_ms == last + HOUR_MS
 
 
 async def test_a_worker_that_lost_the_lane_fires_nothing(bus: Engine) -> None:
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
     (lane,) = bus.call(Claim(worker="frozen", agents=(SCHEDULER,), limit=1, lease_s=LEASE_S)).lanes
     bus.call(Leave("frozen"))
 
@@ -129,11 +123,12 @@ async def test_a_worker_that_lost_the_lane_fires_nothing(bus: Engine) -> None:
 
 
 async def test_a_paused_schedule_fires_nothing_and_goes_on_with_its_next_slot(bus: Engine) -> None:
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
 
     run_sync(bus, pause_schedule, ID)
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
     await look_until_idle(bus)
     assert (messages(bus), found(bus).status) == ([], "paused")
     assert [lane.state for lane in bus.call(Lanes(SCHEDULER))] == ["parked"]
@@ -141,7 +136,7 @@ async def test_a_paused_schedule_fires_nothing_and_goes_on_with_its_next_slot(bu
     run_sync(bus, resume_schedule, ID)
     await look_until_idle(bus)
     assert (messages(bus), found(bus).status) == ([], "active")
-    assert (found(bus).next_ms or 0) > time.time() * 1000
+    assert found(bus).next_ms == last + HOUR_MS
 
 
 class PausesBeforeMessage(EngineWrapper):
@@ -154,9 +149,10 @@ class PausesBeforeMessage(EngineWrapper):
 
 
 async def test_no_slot_fires_after_a_pause_that_was_accepted(bus: Engine) -> None:
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
 
     await look_until_idle(PausesBeforeMessage(bus))
 
@@ -176,9 +172,10 @@ async def test_a_lane_that_keeps_failing_says_so_and_keeps_its_mail(
     bus: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_loop, "LANE_FAILURES_MAX", 2)
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
 
     broken = asyncio.create_task(keep_firing(FailsToSend(bus), "broken", LEASE_S))
     await until(lambda: found(bus).last_error)
@@ -200,9 +197,10 @@ async def until_idle_again(bus: Engine) -> None:
 
 
 async def test_a_deleted_schedule_leaves_no_lane_and_fires_nothing(bus: Engine) -> None:
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
 
     run_sync(bus, delete_schedule, ID)
 
@@ -211,7 +209,8 @@ async def test_a_deleted_schedule_leaves_no_lane_and_fires_nothing(bus: Engine) 
 
 
 async def test_deleting_the_session_ends_its_schedules_and_removes_their_text(bus: Engine) -> None:
-    new_schedule(bus, HOURLY, text="a secret")
+    timing, _ = hourly()
+    new_schedule(bus, timing, text="a secret")
     await look_until_idle(bus)
 
     run_sync(bus, delete_session, SESSION)
@@ -224,12 +223,13 @@ async def test_deleting_the_session_ends_its_schedules_and_removes_their_text(bu
 
 
 async def test_a_session_that_was_deleted_behind_its_schedule_ends_it_at_the_next_slot(bus: Engine) -> None:
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
     bus.call(Delete((f"stream:{SESSION}", f"chat:{SESSION}"), conversation=SESSION))
     assert run_sync(bus, schedule_text, ID) is None
 
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
     await look_until_idle(bus)
 
     ended = found(bus)
@@ -239,11 +239,12 @@ async def test_a_session_that_was_deleted_behind_its_schedule_ends_it_at_the_nex
 
 
 async def test_a_busy_session_is_recorded_as_a_failure_and_the_schedule_goes_on(bus: Engine) -> None:
-    new_schedule(bus, HOURLY, when_busy="reject")
+    timing, last = hourly()
+    new_schedule(bus, timing, when_busy="reject")
     await look_until_idle(bus)
     send(bus, "first", SESSION)
 
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
     await look_until_idle(bus)
 
     schedule = found(bus)
@@ -254,7 +255,8 @@ async def test_a_busy_session_is_recorded_as_a_failure_and_the_schedule_goes_on(
 
 
 async def test_creating_twice_is_once_and_another_body_is_refused(bus: Engine) -> None:
-    schedule = new_schedule(bus, HOURLY)
+    timing, _ = hourly()
+    schedule = new_schedule(bus, timing)
 
     assert run_sync(bus, create_schedule, schedule, "hello")[1]
     with pytest.raises(IdConflict):

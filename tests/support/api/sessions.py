@@ -31,6 +31,7 @@ from tests.support.worker_fixture import LEASE_S, until
 
 LIMITS = GatewayLimits(wait_max_s=DEADLINE_S)
 ANSWER_DEADLINE_S = 6 * DEADLINE_S
+CLIENT_TIMEOUT_S = 2 * DEADLINE_S  # longer than the gateway waits: otherwise it could not answer 202 in time
 
 
 @asynccontextmanager
@@ -74,7 +75,7 @@ async def gateway_on_socket(
     task = asyncio.create_task(gateway.serve([listener]))
     await until(lambda: gateway.started)
     try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=CLIENT_TIMEOUT_S) as client:
             yield gateway, client
     finally:
         gateway.drain()

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tests.support.forked_processes import PYCACHE, start_module
 
-MESSAGE_DEADLINE_S = 60.0  # a child without a report for this long is stuck
+MESSAGE_DEADLINE_S = 120.0  # a child without a report for this long is stuck; one that starts cold imports for long
 REAP_DEADLINE_S = 30.0
 STDERR_SHOWN_BYTES = 4000
 PR_SET_PDEATHSIG = 1  # Linux prctl: the signal that a child gets when its parent ends

@@ -15,7 +15,7 @@ from tests.support.command_line import CommandLine
 from tests.support.distribution import build_wheel
 from tests.support.forked_processes import ROOT
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0  # for new programs, which import everything themselves
 
 
 def test_make_dist_builds_the_page_first_and_then_both_distributions() -> None:
@@ -79,16 +79,17 @@ def installation_without(tmp_path: Path, *left_out: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{ROOT}:{packages}", "PATH": os.environ["PATH"], "MAGENT2_DATA_DIR": str(tmp_path / "data")}
 
 
-def start_on_postgres(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def list_keys_on_postgres(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that opens the log and imports little. A worker would first import the SDK for seconds."""
     url = "postgresql://ann:open-sesame@127.0.0.1:1/log"  # pragma: allowlist secret
-    command = ["-m", "magent2.cli", "worker", "--bus", url]
+    command = ["-m", "magent2.cli", "keys", "ls", "--bus", url]
     return subprocess.run(
         [sys.executable, "-S", *command], env=variables, capture_output=True, text=True, check=False, timeout=DEADLINE_S
     )
 
 
 def test_without_the_extra_a_postgres_url_is_refused_with_the_line_that_installs_it(tmp_path: Path) -> None:
-    done = start_on_postgres(installation_without(tmp_path, "psycopg"))
+    done = list_keys_on_postgres(installation_without(tmp_path, "psycopg"))
 
     assert done.returncode == 2, done.stderr
     assert "pip install 'magent2-runtime[postgres]'" in done.stderr
@@ -99,7 +100,7 @@ def test_without_the_extra_a_postgres_url_is_refused_with_the_line_that_installs
 def test_without_libpq_a_postgres_url_is_refused_with_the_same_line(tmp_path: Path) -> None:
     variables = installation_without(tmp_path, "psycopg_binary", "psycopg_c")
 
-    done = start_on_postgres({**variables, "PSYCOPG_IMPL": "binary"})  # the machine may have a libpq of its own
+    done = list_keys_on_postgres({**variables, "PSYCOPG_IMPL": "binary"})  # the machine may have a libpq of its own
 
     assert done.returncode == 2, done.stderr
     assert "pip install 'magent2-runtime[postgres]'" in done.stderr

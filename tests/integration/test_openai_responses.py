@@ -23,6 +23,7 @@ from tests.support.model_server import Call, Reply
 from tests.support.openai_service import openai_service
 from tests.support.openai_shapes import check_event, check_response
 from tests.support.team import roster
+from tests.support.waiting import DEADLINE_S
 from tests.support.worker_fixture import history, stream, until
 
 TEXT = "One two three four."
@@ -176,7 +177,7 @@ async def test_a_response_that_waits_behind_a_paused_run_is_cancelled_without_a_
         await until(lambda: [(lane.pending, lane.state) for lane in bus.call(Lanes("desk"))] == [(3, "later")])
         (asked,) = [event for event in stream(bus, "c1") if event["event"] == "approval"]
         path = service.url.replace("/v1", f"/api/sdk/session/c1/approvals/{asked['tool_call_id']}")
-        async with httpx2.AsyncClient(headers=service.holder.headers) as http:
+        async with httpx2.AsyncClient(headers=service.holder.headers, timeout=DEADLINE_S) as http:
             decided = await http.post(path, json={"decision": "approve"})
         found = [await wait_for(client, one.id) for one in made]
 
@@ -320,7 +321,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 async def test_what_cannot_be_honoured_is_refused_by_name_and_changes_nothing(bus: MemoryBus) -> None:
-    async with openai_service(bus, []) as service, httpx2.AsyncClient(headers=service.holder.headers) as client:
+    async with (
+        openai_service(bus, []) as service,
+        httpx2.AsyncClient(headers=service.holder.headers, timeout=DEADLINE_S) as client,
+    ):
         for body, param, code in REFUSED:
             answer = await client.post(f"{service.url}/responses", json={"model": "desk", "input": "hi", **body})
             error = answer.json()["error"]
@@ -413,7 +417,10 @@ async def test_a_request_that_is_too_long_leaves_no_session_and_no_file(bus: Mem
 
 async def test_every_error_has_the_shape_of_openai(bus: MemoryBus) -> None:
     limits = GatewayLimits(inline_body_max_bytes=1 << 20)
-    async with openai_service(bus, [], limits=limits) as service, httpx2.AsyncClient(base_url=service.url) as client:
+    async with (
+        openai_service(bus, [], limits=limits) as service,
+        httpx2.AsyncClient(base_url=service.url, timeout=DEADLINE_S) as client,
+    ):
         mine = service.holder.headers
         large = b'{"input": "' + b"x" * 2_000_000 + b'"}'
         json_type = {**mine, "content-type": "application/json"}
@@ -501,7 +508,7 @@ async def test_lists_tell_that_a_run_waits_for_its_client_and_not_for_approval(b
         service.client() as client,
     ):
         path = service.url.replace("/v1", "/api/sdk/sessions")
-        async with httpx2.AsyncClient(headers=service.holder.headers) as http:
+        async with httpx2.AsyncClient(headers=service.holder.headers, timeout=DEADLINE_S) as http:
             asked = await client.responses.create(model="desk", input="hi", tools=[pick])
             (waiting,) = (await http.get(path, params={"state": "waiting"})).json()["sessions"]
             await client.responses.create(previous_response_id=asked.id, input=given)

@@ -42,6 +42,8 @@ pytestmark = pytest.mark.postgres
 TOPIC = "stream:one"
 NEVER_S = 3600.0
 IMPATIENT_S = 0.2
+PATIENT_S = 2 * DEADLINE_S  # longer than a promotion takes on a busy machine
+REPLY_MAX_S = 1.0
 SHORT_S = 0.5  # longer than a wake-up that is still under way
 
 OpenBus: TypeAlias = Callable[..., PostgresBus]
@@ -183,8 +185,9 @@ def test_an_old_primary_that_comes_back_is_not_used(pair: PostgresPair, open_bus
 def test_a_server_that_hangs_is_left_for_the_promoted_one(
     pair: PostgresPair, open_bus: OpenBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REPLY_TIMEOUT_S", IMPATIENT_S)
-    bus = open_bus(f"{pair.url}&connect_timeout=2")
+    open_bus().call(put(1))  # creating the log may take longer than a reply below
+    monkeypatch.setattr(connection, "REPLY_TIMEOUT_S", REPLY_MAX_S)
+    bus = open_bus(f"{pair.url}&connect_timeout=2", PATIENT_S)
     bus.call(put(1))
 
     pair.primary.suspend()
@@ -200,7 +203,7 @@ def test_a_server_that_hangs_is_left_for_the_promoted_one(
 
 
 def test_a_server_that_becomes_read_only_is_left_for_the_promoted_one(pair: PostgresPair, open_bus: OpenBus) -> None:
-    bus, impatient = open_bus(), open_bus(retry_for_s=0.0)
+    bus, impatient = open_bus(retry_for_s=PATIENT_S), open_bus(retry_for_s=0.0)
     bus.call(put(1))
     impatient.call(put(2))
 

@@ -179,8 +179,9 @@ class PostgresServer:
 
     def suspend(self) -> None:
         """Stop all processes of the server with SIGSTOP: connections stay open, and nothing is answered."""
-        for pid in (self.pid, *_children(self.pid)):
-            os.kill(pid, signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)  # first: from here on no child is started, and none that has ended is gone
+        for child in _children(self.pid):
+            os.kill(child, signal.SIGSTOP)
 
     def restart(self) -> None:
         """Start the server again on the same data and port. It recovers if it was killed."""

@@ -9,13 +9,14 @@ import openai
 from openai.types.responses import ResponseStreamEvent
 
 from magent2.bus.interface import Engine
+from magent2.bus.operations import Leave
 from tests.support.audit import whole_log
 from tests.support.http_client.service import TOKEN, Service
 from tests.support.openai_shapes import check_event
 from tests.support.processes import ProcessGroup
-from tests.support.worker_fixture import AGENT
+from tests.support.worker_fixture import AGENT, LEASE_S
 
-WORDS = " ".join(f"word{number}" for number in range(30))
+WORDS = " ".join(f"word{number}" for number in range(300))  # for the first worker, half a minute of thinking
 SEEN = 4  # pieces of text that the client has when everything is killed
 
 
@@ -49,7 +50,7 @@ def test_a_client_resumes_after_gateway_and_worker_were_killed(
 ) -> None:
     service = Service(log_url, engine, process_group, rng)
     port = service.open_gateway()
-    service.start_worker(think_max_s=0.2)
+    service.start_worker(think_max_s=0.2, lease_s=LEASE_S)
     service.await_ready()
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=TOKEN, max_retries=0)
     reading = Reading()
@@ -64,11 +65,12 @@ def test_a_client_resumes_after_gateway_and_worker_were_killed(
             break
     stream.close()
     service.gateways[port].kill()
-    for child in service.workers.values():
+    for name, child in service.workers.items():
         child.kill()
+        engine.call(Leave(name))  # as if its lease had ended. A short one could end earlier on a busy machine.
     service.workers.clear()
     service.open_gateway(port)
-    service.start_worker(think_max_s=0.0)
+    service.start_worker(think_max_s=0.0, lease_s=LEASE_S)
     service.await_ready()
     for event in client.responses.retrieve(response_id, stream=True, starting_after=reading.last):
         reading.take(event)

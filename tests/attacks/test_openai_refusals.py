@@ -17,7 +17,8 @@ MANY_HEADERS = b"".join(b"h%d: v\r\n" % number for number in range(200))
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with gateway_process(tmp_path_factory.mktemp("refusals"), headers_max_s=1, body_max_s=1) as running:
+    # A head has the usual time: on a busy machine, this process may need more than a second to send one.
+    with gateway_process(tmp_path_factory.mktemp("refusals"), body_max_s=1) as running:
         yield running
 
 
@@ -36,11 +37,10 @@ def refusal(answer: Answer) -> tuple[int, str]:
         (HEAD + MANY_HEADERS + b"\r\n", 431, "head_too_large"),
         (HEAD + b"long: " + b"x" * 70_000, 431, "head_too_large"),
         (HEAD + b"no colon\r\n\r\n", 400, "bad_request"),
-        (HEAD + b"long: ", 408, "head_too_slow"),
         (HEAD + b"content-type: application/json\r\ncontent-length: 9\r\n\r\n{", 408, "body_too_slow"),
         (HEAD + b"content-type: application/json\r\ncontent-length: 999999999\r\n\r\n{", 413, "too_large"),
     ],
-    ids=["target", "headers", "head", "not http", "slow head", "slow body", "large body"],
+    ids=["target", "headers", "head", "not http", "slow body", "large body"],
 )
 def test_requests_to_v1_are_refused_in_the_shape_of_openai(
     gateway: GatewayProcess, sent: bytes, status: int, code: str
@@ -49,6 +49,14 @@ def test_requests_to_v1_are_refused_in_the_shape_of_openai(
     client.send(sent)
 
     assert refusal(client.answer()) == (status, code)
+
+
+def test_a_slow_head_is_refused_in_the_shape_of_openai(tmp_path: Path) -> None:
+    with gateway_process(tmp_path, headers_max_s=3) as gateway:
+        client = gateway.connect()
+        client.send(HEAD + b"long: ")
+
+        assert refusal(client.answer()) == (408, "head_too_slow")
 
 
 def test_connections_beyond_the_limit_are_refused_in_the_shape_of_openai(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ files survives in the cache of the operating system, on a disk as in memory. Wha
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 import uuid
 from collections import Counter
@@ -16,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Self
 
-import psycopg
 import pytest
 
 from magent2.bus.connect import connect
@@ -232,14 +229,6 @@ def test_worker_services_answer_every_message_once_while_servers_die(
 # --- claims, which are not synced
 
 
-def stop_writing_unsynced_commits(server: PostgresServer) -> None:
-    """Suspend the process that writes commits to files for which nobody waits. So a kill loses them."""
-    with psycopg.connect(server.admin_url) as connection:
-        rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
-        ((pid,),) = rows.fetchall()
-    os.kill(pid, signal.SIGSTOP)
-
-
 def post(engine: Engine, *conversations: str) -> None:
     for conversation in conversations:
         engine.call(Append(records=(NewRecord("chat:Ada", {"conversation_id": conversation}),)))
@@ -264,7 +253,7 @@ def number_of(lane: ClaimedLane) -> str:
 def test_the_owner_of_a_claim_that_was_lost_is_fenced_and_its_mail_is_claimed_again(server: PostgresServer) -> None:
     with closing(PostgresBus(server.url, prefix=uuid.uuid4().hex)) as bus:
         post(bus, "a", "b", "c")
-        stop_writing_unsynced_commits(server)
+        server.suspend_wal_writer()  # so a kill loses what was not synced
         lost = claim(bus, limit=2)
 
         server.kill()
@@ -290,7 +279,7 @@ def test_the_owner_of_a_claim_that_was_lost_is_fenced_and_its_mail_is_claimed_ag
 def test_a_claim_lasts_with_what_was_written_under_it(server: PostgresServer) -> None:
     with closing(PostgresBus(server.url, prefix=uuid.uuid4().hex)) as bus:
         post(bus, "a")
-        stop_writing_unsynced_commits(server)
+        server.suspend_wal_writer()  # so a kill loses what was not synced
         (lane,) = claim(bus, limit=1)
         bus.call(answer(lane))
 

@@ -133,6 +133,7 @@ def test_a_full_disk_of_the_write_ahead_log_ends_the_server_and_loses_nothing(se
         server.start()
         bus = PostgresBus(server.url, retry_for_s=RETRY_S)
         bus.call(append(1))
+        server.suspend_wal_writer()  # if it found the disk full, the bus would only see that the server has ended
         fill_disk(wal / "ballast")
 
         acknowledged, refusal = fill(bus)

@@ -183,6 +183,13 @@ class PostgresServer:
         for child in _children(self.pid):
             os.kill(child, signal.SIGSTOP)
 
+    def suspend_wal_writer(self) -> None:
+        """Stop the process that writes what no commit waits for. Only processes with commits write from here on."""
+        with psycopg.connect(self.admin_url) as connection:
+            rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+            ((pid,),) = rows.fetchall()
+        os.kill(pid, signal.SIGSTOP)
+
     def restart(self) -> None:
         """Start the server again on the same data and port. It recovers if it was killed."""
         self.stop()

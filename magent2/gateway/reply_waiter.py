@@ -72,7 +72,8 @@ class ReplyWaiter:
         """End all waits. Their requests are answered with 202."""
         self._draining = True
         for clock in self._clocks:
-            clock.reschedule(asyncio.get_running_loop().time())
+            if not clock.expired():  # one that has just run out cannot be set any more; its wait ends by itself
+                clock.reschedule(asyncio.get_running_loop().time())
 
 
 class _Reading:

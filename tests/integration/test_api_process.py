@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import httpx2
 import pytest
 
 from tests.integration.test_cli_serving import leave
-from tests.support import mcp_server
 from tests.support.command_line import CommandLine
 from tests.support.gateway import parse_frames
 from tests.support.http_client.service import quiet_port
@@ -69,8 +67,11 @@ COUNT_SCHEMA = {
 class Library:
     """The file of agents, the server it names, and the process that serves them."""
 
-    def __init__(self, folder: Path, bus_url: str, model_url: str, commands: CommandLine, servers: str) -> None:
-        self._servers = servers
+    def __init__(
+        self, folder: Path, bus_url: str, model_url: str, commands: CommandLine, mcp_command: Sequence[str] = ()
+    ) -> None:
+        """With `mcp_command`, the librarian has the tools of the MCP server that it starts."""
+        self._mcp_command = mcp_command
         self.marks = folder / "marks"
         self._file = folder / "library.toml"
         self._commands = commands
@@ -86,9 +87,9 @@ class Library:
         self._file.write_text(
             FILE.format(
                 instructions=instructions,
-                servers=self._servers,
+                servers='"shelf"' if self._mcp_command else "",
                 tools=", ".join(map(json.dumps, tools or ("count_words",))),
-                command=json.dumps([sys.executable, mcp_server.__file__]),
+                command=json.dumps(list(self._mcp_command or ["none"])),
                 marks=json.dumps(str(self.marks)),
             )
         )
@@ -163,7 +164,7 @@ def test_everything_is_killed_in_the_middle_of_a_run(tmp_path: Path, log_url: st
     """The run goes on where it was, the next message continues with all that was said, and old cursors still count."""
     held = Reply("Four words.", gate=threading.Event())
     with ModelServer([Reply(calls=[COUNT]), held, Reply("Four words."), Reply("Four, as I said.")]) as model:
-        house = Library(tmp_path, log_url, model.url, commands, servers="")
+        house = Library(tmp_path, log_url, model.url, commands)
         with house.served() as (processes, client):
             made = {"session_id": "s1", "instructions": "You are a pirate.", "overlay": "Answer in Norwegian."}
             assert client.post("/api/sdk/session/create", json=made).status_code == 200
@@ -215,12 +216,14 @@ def tokens_of(client: httpx2.Client) -> list[dict[str, Any]]:
 FETCH = Call("shelf__fetch", {"title": "Emma"}, id="f1")
 
 
-def test_a_file_of_agents_is_changed_while_it_is_served(tmp_path: Path, commands: CommandLine) -> None:
+def test_a_file_of_agents_is_changed_while_it_is_served(
+    tmp_path: Path, commands: CommandLine, mcp_command: tuple[str, ...]
+) -> None:
     def answer(request: dict[str, Any]) -> Reply:
         return Reply(calls=[FETCH]) if said(request)[-1] == "user: get me Emma" else Reply(request["instructions"])
 
     with ModelServer(answer) as model:
-        house = Library(tmp_path, f"sqlite:///{tmp_path / 'log.db'}", model.url, commands, servers='"shelf"')
+        house = Library(tmp_path, f"sqlite:///{tmp_path / 'log.db'}", model.url, commands, mcp_command)
         with house.served() as ((process,), client):
             client.post("/api/sdk/session/create", json={"session_id": "s1"})
             before = say(client, "hello")["final_output"]

@@ -1,0 +1,33 @@
+"""The end of waits for an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magent2.bus.memory import MemoryBus
+from magent2.bus.records import Record
+from magent2.gateway.reply_waiter import ReplyWaiter
+from tests.support.waiting import until
+
+
+class NoOutcome:
+    status: str | None = None
+
+    def take(self, record: Record) -> None:
+        pass
+
+
+async def test_a_drain_ends_all_waits_also_beside_one_whose_time_has_just_run_out() -> None:
+    bus = MemoryBus()
+    waiter = ReplyWaiter(bus)
+    waits = [asyncio.create_task(waiter.wait(name, 0, NoOutcome(), 3600)) for name in ("one", "two", "three")]
+    await until(lambda: waiter.waiting == len(waits))
+
+    # The first clock runs out in one step of the loop, and its wait ends in the next. The drain is between them.
+    next(iter(waiter._clocks)).reschedule(0)
+    drained = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(lambda: drained.set_result(waiter.drain()))
+    await asyncio.wait_for(asyncio.gather(*waits, drained), 30)
+
+    assert [wait.result() for wait in waits] == [False] * 3
+    bus.close()

@@ -201,13 +201,22 @@ def test_an_upload_that_lost_its_connection_can_be_tried_again(user: PageUser, s
     assert [part["type"] for part in parts(service.model.requests[-1])] == ["input_image"]
 
 
-def test_attached_files_are_removed_on_sign_out(user: PageUser, service: Service) -> None:
+def test_nothing_that_was_not_sent_is_left_after_a_sign_out(user: PageUser, service: Service) -> None:
+    asked = len(service.model.requests)
+    user.page.route("**/api/sdk/session/message*", lambda route: route.abort())
+    user.send("for later")
+    expect(user.log.get_by_text("Not sent yet")).to_be_visible()
     bring(user, "paste", FILES[0])
+    user.message_box.fill("a draft")
     expect(user.page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
 
     user.page.get_by_role("button", name="Sign out").click()
+    user.page.unroute("**/api/sdk/session/message*")
     user.page.get_by_label("Token or key").fill(service.commands.token)
     user.page.get_by_label("Token or key").press("Enter")
 
     user.expect_live()
     expect(attached(user)).to_have_count(0)
+    expect(user.message_box).to_have_value("")
+    expect(user.log.get_by_text("for later")).to_have_count(0)
+    assert len(service.model.requests) == asked

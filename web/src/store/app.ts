@@ -12,7 +12,7 @@ import { isOutdated, loadedScript } from "./pageVersion";
 import { apiBaseUrl, currentRoute, extractToken, navigate, parseRoute } from "./route";
 import { MessageSender, type SendMode } from "./sender";
 import { mergeSessions } from "./sessions";
-import { localStore } from "./storage";
+import { localStore, tabStore } from "./storage";
 import { SubagentConversations } from "./subagents";
 import { Uploads } from "./uploads";
 
@@ -80,7 +80,10 @@ export class App {
   }
 
   signOut(): void {
-    this.uploads.clear(); // another user cannot send them
+    // What was not sent belongs to this user. The next one must neither see it nor send it.
+    this.uploads.clear();
+    this.sender.clear();
+    tabStore.clear();
     localStore.set("token", null);
     this.api = new ApiClient(this.base, null);
     this.connection?.close();

@@ -91,6 +91,12 @@ export class MessageSender {
     if (dropped !== undefined) this.sendNext(dropped);
   }
 
+  /** Discard everything that is not accepted yet. */
+  clear(): void {
+    for (const clientId of [...this.timers.keys()]) this.cancelRetry(clientId);
+    this.pending.set([]);
+  }
+
   /** Remove the messages that the log now shows. */
   confirm(ids: ReadonlySet<string>): void {
     this.pending.update((list) => withoutMatching(list, (one) => ids.has(one.clientId)));

@@ -1,5 +1,7 @@
 // Values that survive a reload. If the browser refuses storage, they live as long as the page.
 
+const PREFIX = "magent2.";
+
 export class BrowserStorage {
   private readonly memory = new Map<string, string>();
 
@@ -7,7 +9,7 @@ export class BrowserStorage {
 
   get(name: string): string | null {
     try {
-      return this.storage().getItem(`magent2.${name}`) ?? null;
+      return this.storage().getItem(PREFIX + name) ?? null;
     } catch (error) {
       if (error instanceof DOMException) return this.memory.get(name) ?? null;
       throw error;
@@ -16,12 +18,23 @@ export class BrowserStorage {
 
   set(name: string, value: string | null): void {
     try {
-      if (value === null) this.storage().removeItem(`magent2.${name}`);
-      else this.storage().setItem(`magent2.${name}`, value);
+      if (value === null) this.storage().removeItem(PREFIX + name);
+      else this.storage().setItem(PREFIX + name, value);
     } catch (error) {
       if (!(error instanceof DOMException)) throw error;
       if (value === null) this.memory.delete(name);
       else this.memory.set(name, value);
+    }
+  }
+
+  /** Remove all values of the page. */
+  clear(): void {
+    this.memory.clear();
+    try {
+      const storage = this.storage();
+      for (const name of Object.keys(storage)) if (name.startsWith(PREFIX)) storage.removeItem(name);
+    } catch (error) {
+      if (!(error instanceof DOMException)) throw error;
     }
   }
 }

@@ -9,7 +9,14 @@ import click
 
 from magent2.cli.options import CommandFailed, GatewayOptions, gateway_options, json_option
 from magent2.cli.output import print_data, print_json, print_note, print_table
-from magent2.models.budgets import GROUP_FIELDS, KINDS, BudgetKind
+from magent2.models.budgets import (
+    CALLS_LIMIT_MAX,
+    COST_LIMIT_MAX_USD,
+    GROUP_FIELDS,
+    KINDS,
+    TOKENS_LIMIT_MAX,
+    BudgetKind,
+)
 
 if TYPE_CHECKING:
     from magent2.models.api.usage import BudgetInfo, UsageAmount, WaitingRunInfo
@@ -120,9 +127,9 @@ def waiting_text(run: WaitingRunInfo) -> str:
 )
 @click.argument("kind", metavar="BUDGET", type=click.Choice(KINDS))
 @click.argument("name", metavar="[NAME]", required=False, default="")
-@click.option("--tokens", metavar="N", type=click.IntRange(min=0), help="Tokens, input and output.")
-@click.option("--calls", metavar="N", type=click.IntRange(min=0), help="Model calls.")
-@click.option("--cost", metavar="USD", type=click.FloatRange(min=0), help="Money, in US dollars.")
+@click.option("--tokens", metavar="N", type=click.IntRange(0, TOKENS_LIMIT_MAX), help="Tokens, input and output.")
+@click.option("--calls", metavar="N", type=click.IntRange(0, CALLS_LIMIT_MAX), help="Model calls.")
+@click.option("--cost", metavar="USD", type=click.FloatRange(0, COST_LIMIT_MAX_USD), help="Money, in US dollars.")
 @click.option("--no-limit", is_flag=True, help="Remove the limit.")
 @json_option
 @gateway_options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from magent2.errors import (
     GatewayFailed,
     GatewayProblem,
     Gone,
+    InvalidInput,
     NotFound,
     RequestRefused,
     Unauthorized,
@@ -48,6 +50,7 @@ from magent2.models.api.webhooks import (
     WebhookList,
     WebhookScope,
 )
+from magent2.models.budgets import UNITS
 from magent2.models.files import ATTACHMENTS
 from magent2.models.webhook_events import WebhookEvent
 
@@ -329,7 +332,20 @@ def budgets(conversation: str | None, user: str | None) -> ApiRequest[BudgetList
     return ApiRequest("GET", "/api/budgets", BudgetList.model_validate, _params(conversation=conversation, user=user))
 
 
-def set_budget(body: Mapping[str, object]) -> ApiRequest[BudgetInfo]:
+def set_budget(budget: str, name: str, limits: Mapping[str, float | None]) -> ApiRequest[BudgetInfo]:
+    if not limits:
+        raise InvalidInput(f"give one of {', '.join(UNITS)}, or restore the limit of the configuration by reset_budget")
+    for unit, limit in limits.items():
+        if limit is not None and not math.isfinite(limit):  # JSON has no such numbers
+            raise InvalidInput(f"{unit} must be a number from 0 on, not {limit}")
+    return _put_budget({"budget": budget, "name": name, **limits})
+
+
+def reset_budget(budget: str, name: str) -> ApiRequest[BudgetInfo]:
+    return _put_budget({"budget": budget, "name": name, "reset": True})
+
+
+def _put_budget(body: Mapping[str, object]) -> ApiRequest[BudgetInfo]:
     return ApiRequest("PUT", "/api/budgets", BudgetInfo.model_validate, body=body)
 
 

@@ -459,13 +459,14 @@ class AsyncClient:
     async def set_budget(self, budget: BudgetKind, name: str = "", **limits: float | None) -> BudgetInfo:
         """Set a limit and let the runs go on that wait for it.
 
-        `limits` are `tokens`, `calls` and `cost_usd`. One that is left out stays as it is, `None` removes it.
+        `limits` are `tokens`, `calls` and `cost_usd`, at least one of them. One that is left out stays as it is, `None`
+        removes it.
         """
-        return await self._request(api_requests.set_budget({"budget": budget, "name": name, **limits}))
+        return await self._request(api_requests.set_budget(budget, name, limits))
 
     async def reset_budget(self, budget: BudgetKind, name: str = "") -> BudgetInfo:
         """Restore the limit of the configuration."""
-        return await self._request(api_requests.set_budget({"budget": budget, "name": name, "reset": True}))
+        return await self._request(api_requests.reset_budget(budget, name))
 
     async def agents(self) -> tuple[AgentInfo, ...]:
         """Return all agents, with their workers and pending messages."""

@@ -454,13 +454,14 @@ class Client:
     def set_budget(self, budget: BudgetKind, name: str = "", **limits: float | None) -> BudgetInfo:
         """Set a limit and let the runs go on that wait for it.
 
-        `limits` are `tokens`, `calls` and `cost_usd`. One that is left out stays as it is, `None` removes it.
+        `limits` are `tokens`, `calls` and `cost_usd`, at least one of them. One that is left out stays as it is, `None`
+        removes it.
         """
-        return self._request(api_requests.set_budget({"budget": budget, "name": name, **limits}))
+        return self._request(api_requests.set_budget(budget, name, limits))
 
     def reset_budget(self, budget: BudgetKind, name: str = "") -> BudgetInfo:
         """Restore the limit of the configuration."""
-        return self._request(api_requests.set_budget({"budget": budget, "name": name, "reset": True}))
+        return self._request(api_requests.reset_budget(budget, name))
 
     def agents(self) -> tuple[AgentInfo, ...]:
         """Return all agents, with their workers and pending messages."""

@@ -16,6 +16,7 @@ DEFAULT_TIMEZONE = "UTC"
 TOKENS_LIMIT_MAX = 10**15
 CALLS_LIMIT_MAX = 10**12
 COST_LIMIT_MAX_USD = 1e9
+SHARE_MAX = 1e6  # a larger share of a limit is shown as this one: JSON has no infinity
 
 UsageField: TypeAlias = Literal["day", "user", "agent", "model", "conversation"]  # what usage is added up by
 GROUP_FIELDS: tuple[UsageField, ...] = get_args(UsageField)
@@ -92,13 +93,13 @@ class Limit:
         return self.tokens is not None or self.calls is not None or self.cost_usd is not None
 
     def share(self, used: Amount) -> float:
-        """How much of the limit is used, from 0 on, in the unit of which most is used. 1 is all of it."""
+        """How much of the limit is used, from 0 to `SHARE_MAX`, in the unit of which most is used. 1 is all of it."""
         shares = [
             1.0 if limit <= 0 else float(used_of / limit)
             for limit, used_of in ((self.tokens, used.tokens), (self.calls, used.calls), (self.cost_usd, used.cost_usd))
             if limit is not None
         ]
-        return max(shares, default=0.0)
+        return min(SHARE_MAX, max(shares, default=0.0))
 
     def as_json(self) -> dict[str, object]:
         values = {"tokens": self.tokens, "calls": self.calls, "cost_usd": self.cost_usd}

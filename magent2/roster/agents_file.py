@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from magent2.errors import RosterError, SettingsError
 from magent2.import_path import import_attribute
+from magent2.models.budgets import KINDS
 from magent2.models.json_types import JsonObject
 from magent2.models.output_schema import SCHEMA_MAX_BYTES, check_output_schema
 from magent2.roster.budgets import (
@@ -387,6 +388,7 @@ class _RosterBuilder:
             file.webhook,
             file.context,
         )
+        self._check_budgets(file)
         self._check_prices(file)
         for webhook in file.webhook.values():
             if (fault := webhook_fault(webhook)) is not None:
@@ -398,6 +400,12 @@ class _RosterBuilder:
                 self._report(("retry",), str(error))
         self._check_roster(roster)
         return roster
+
+    def _check_budgets(self, file: AgentsFile) -> None:
+        for kind in KINDS:
+            # A table whose units are all invalid is empty too. Its faults are reported already.
+            if file.budgets.get(kind) == {} and not any(fault.startswith(f"budgets.{kind}") for fault in self.faults):
+                self._report(("budgets", kind), f"must have {' or '.join(LIMIT_UNITS)}; without one there is no limit")
 
     def _check_prices(self, file: AgentsFile) -> None:
         if len(file.prices) > PRICES_MAX:

@@ -119,6 +119,10 @@ NOT_FOUND = {
     "send": ("chat:nowhere hello --wait --timeout 0.2", "absent hello --wait --timeout 0 -c late"),
     "python": ("{file} --agent unknown", "{nowhere} --agent general", "{folder} --agent general"),
     "chat": ("--resume unknown",),
+    "budgets set": (
+        "day", "day --cost nan", "day --cost inf", "day --cost -1", "day --calls 1.5", "day --tokens 1000000000000001",
+        "day monday --calls 1", "user --calls 1", "week --calls 1", "conversation unknown --calls 1",
+    ),
     "bench": ("--agent unknown -n 1 --timeout 0.1",),
     "conversations export": ("unknown", "known -o {nowhere}/x", "known -o {file}"),
     "connectors add": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import httpx2
@@ -11,8 +13,10 @@ from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Operation
 from magent2.gateway.app import create_app
-from magent2.models.budgets import Limit
-from magent2.sessions.usage.budgets import BudgetName, limit_record, read_limits
+from magent2.models.address import usage_topic
+from magent2.models.budgets import SHARE_MAX, Amount, Limit
+from magent2.sessions.usage.budgets import BudgetName, day_of, limit_record, read_limits
+from magent2.sessions.usage.ledger import CallFacts, spend_record
 from tests.support.api.sessions import team_at_work
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.gateway import app_client
@@ -87,6 +91,73 @@ async def test_a_limit_that_a_user_may_not_set_or_that_makes_no_sense_changes_no
 
     assert (answer.status_code >= 400, answer.json()["code"]) == (True, code)
     assert not limits.set
+
+
+SENSELESS = [  # body, status, and what the answer names
+    ('{"budget": "day"}', 422, "'tokens', 'calls' or 'cost_usd'"),
+    ('{"budget": "day", "reset": false}', 422, "'tokens', 'calls' or 'cost_usd'"),
+    ('{"budget": "day", "reset": true, "calls": 5}', 422, "'reset'"),
+    ('{"budget": "day", "reset": true, "calls": null}', 422, "'reset'"),
+    ('{"budget": "day", "reset": "yes"}', 422, "reset"),
+    ('{"budget": "day", "calls": -1}', 422, "calls"),
+    ('{"budget": "day", "calls": 1.5}', 422, "calls"),
+    ('{"budget": "day", "calls": true}', 422, "calls"),
+    ('{"budget": "day", "tokens": 1000000000000001}', 422, "tokens"),
+    ('{"budget": "day", "tokens": "5"}', 422, "tokens"),
+    ('{"budget": "day", "cost_usd": -0.01}', 422, "cost_usd"),
+    ('{"budget": "day", "cost_usd": "5"}', 422, "cost_usd"),
+    ('{"budget": "day", "cost_usd": true}', 422, "cost_usd"),
+    ('{"budget": "day", "cost_usd": 1e10}', 422, "cost_usd"),
+    ('{"budget": "day", "cost_usd": 1e400}', 400, "JSON"),
+    ('{"budget": "day", "cost_usd": NaN}', 400, "JSON"),
+    ('{"budget": "day", "calls": 1, "moon": 1}', 422, "moon"),
+    ('{"budget": "week", "calls": 1}', 422, "budget"),
+    ('{"budget": "conversation", "name": "never", "calls": 1}', 404, "never"),
+    ('{"budget": "conversation", "name": "deleted", "calls": 1}', 410, "deleted"),
+    ('{"budget": "user", "name": " ", "calls": 1}', 422, "name"),
+]
+
+
+async def test_a_limit_that_makes_no_sense_is_refused_for_administrators_too_and_changes_nothing() -> None:
+    bus = MemoryBus()
+    headers = {**ADMIN, "content-type": "application/json"}
+    async with app_client(create_app(bus, access=ACCESS)) as client:
+        await client.post("/api/sdk/session/create", json={"session_id": "deleted"}, headers=ADMIN)
+        await client.delete("/api/sdk/session/deleted", headers=ADMIN)
+        await put(client, ADMIN, budget="day", calls=7)
+        before = run_sync(bus, read_limits)
+        answers = [await client.put("/api/budgets", content=body, headers=headers) for body, _, _ in SENSELESS]
+    after = run_sync(bus, read_limits)
+    await bus.aclose()
+
+    for answer, (body, status, named) in zip(answers, SENSELESS, strict=True):
+        assert (answer.status_code, named in answer.json()["detail"]) == (status, True), (body, answer.text)
+    assert after == before
+
+
+async def test_a_limit_of_zero_is_used_up_and_the_smallest_price_has_a_finite_share() -> None:
+    bus = MemoryBus()
+    ledger, call = usage_topic("all"), CallFacts("run-1", "general", "m", "c", "run-1", day_of(datetime.now(UTC)))
+    bus.call(Append(records=(spend_record(ledger, call, Amount(calls=1, cost_usd=Decimal(10**9)), None),)))
+    async with app_client(create_app(bus, access=ACCESS)) as client:
+        nothing = (await put(client, ADMIN, budget="user", name="user:ann", calls=0)).json()
+        least = await put(client, ADMIN, budget="day", cost_usd=5e-324)
+    await bus.aclose()
+
+    assert nothing["share"] == 1
+    assert least.json()["share"] == SHARE_MAX
+
+
+async def test_the_limit_of_a_deleted_conversation_can_be_reset() -> None:
+    bus = MemoryBus()
+    gone = BudgetName("conversation", "gone")
+    bus.call(Append(records=(limit_record(gone, Limit(calls=9), "user:ann"),)))
+    async with app_client(create_app(bus, access=ACCESS)) as client:
+        answer = await put(client, ADMIN, budget="conversation", name="gone", reset=True)
+    limits = run_sync(bus, read_limits)
+    await bus.aclose()
+
+    assert (answer.status_code, dict(limits.set)) == (200, {})
 
 
 async def test_a_limit_is_refused_if_others_set_theirs_before_every_attempt() -> None:

@@ -186,7 +186,7 @@ def _budget_routes(routes: APIRouter, services: Services) -> None:
         name = BudgetName(body.budget, _checked_name(body))
         add_audit_ids(request.scope, budget=str(name))
         limits = await read_limits(log)
-        await _check_right(services, principal, limits, name)
+        await _check_right(services, principal, limits, name, reset=body.reset)
         configured = services.catalogue.roster.budgets
         view = _BudgetView(log, limits, configured)
         limit = None if body.reset else _changed(view.limit(name), body)
@@ -195,23 +195,32 @@ def _budget_routes(routes: APIRouter, services: Services) -> None:
 
 
 def _checked_name(body: BudgetRequest) -> str:
-    if not body.reset and not body.model_fields_set.intersection(UNITS):
+    units = body.model_fields_set.intersection(UNITS)
+    if not body.reset and not units:
         raise Problem(422, "no_limit", "give 'tokens', 'calls' or 'cost_usd', or 'reset'")
+    if body.reset and units:
+        raise Problem(422, "reset_and_limit", f"give either 'reset' or {min(units)!r}, not both")
     if body.budget == "day":
         if body.name:
             raise Problem(422, "bad_name", "the budget of the day is for the whole deployment; leave 'name' out")
         return ""
     if not body.name:
-        raise Problem(422, "bad_name", f"name the {body.budget.removesuffix('_day')} in 'name'")
+        what = body.budget.removesuffix("_day")
+        raise Problem(422, "bad_name", f"the budget of a {what} needs its name; give it in 'name'")
     return check_name(body.name, "name")
 
 
-async def _check_right(services: Services, principal: Principal, limits: Limits, name: BudgetName) -> None:
-    """Raise a problem unless the caller may set this limit."""
-    if principal.admin:
-        return
-    if name.kind == "conversation":
+async def _check_right(
+    services: Services, principal: Principal, limits: Limits, name: BudgetName, *, reset: bool
+) -> None:
+    """Raise a problem unless the caller may set this limit.
+
+    A conversation must exist. An administrator may remove the limit of one that does not.
+    """
+    if name.kind == "conversation" and not (principal.admin and reset):
         await get_session(services, name.name, principal)
+    elif principal.admin:
+        return
     elif name.kind == "run":
         log = Log(services.bus)
         owners = [await _owner(log, run) for run in limits.waiting_for(name)]

@@ -93,7 +93,7 @@ class BudgetInfo(ApiModel):
     limit: LimitInfo
     set: bool
     used: UsageAmount
-    share: float = Field(description="of the limit that is used, from 0 on; at 1 runs pause")
+    share: float = Field(description="of the limit that is used, from 0 to a million; at 1 runs pause")
     resets_at: AwareDatetime | None = None
 
 
@@ -121,7 +121,8 @@ class BudgetList(ApiModel):
 class BudgetRequest(StrictRequest):
     """Set a limit. A unit that is left out stays as it is, `null` removes its limit.
 
-    `reset` restores the limit of the configuration. `name` is the run, conversation or user; `day` has none.
+    `reset` restores the limit of the configuration, and takes no unit. `name` is the run, conversation or user. `day`
+    has none.
     """
 
     model_config = example(budget="run", name="run-5f1c", tokens=200000)
@@ -130,5 +131,5 @@ class BudgetRequest(StrictRequest):
     name: Annotated[str, Field(max_length=NAME_MAX_CHARS)] = ""
     tokens: Annotated[int, Field(strict=True, ge=0, le=TOKENS_LIMIT_MAX)] | None = None
     calls: Annotated[int, Field(strict=True, ge=0, le=CALLS_LIMIT_MAX)] | None = None
-    cost_usd: Annotated[float, Field(ge=0, le=COST_LIMIT_MAX_USD, allow_inf_nan=False)] | None = None
-    reset: bool = False
+    cost_usd: Annotated[float, Field(strict=True, ge=0, le=COST_LIMIT_MAX_USD, allow_inf_nan=False)] | None = None
+    reset: Annotated[bool, Field(strict=True)] = False

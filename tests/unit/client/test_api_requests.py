@@ -47,6 +47,21 @@ def test_a_recipient_that_cannot_be_is_refused_here() -> None:
         api_requests.send("agent:", "hello")
 
 
+@pytest.mark.parametrize(
+    "limits", [{}, {"cost_usd": float("nan")}, {"cost_usd": float("inf")}, {"calls": -float("inf")}]
+)
+def test_a_limit_without_a_unit_or_without_a_number_is_refused_here(limits: dict[str, float | None]) -> None:
+    with pytest.raises(InvalidInput, match=r"tokens, calls, cost_usd|must be a number"):
+        api_requests.set_budget("day", "", limits)
+
+
+def test_a_limit_can_be_removed_and_restored() -> None:
+    removed, restored = api_requests.set_budget("day", "", {"calls": None}), api_requests.reset_budget("day", "")
+
+    assert removed.body == {"budget": "day", "name": "", "calls": None}
+    assert restored.body == {"budget": "day", "name": "", "reset": True}
+
+
 def test_names_are_quoted_in_paths() -> None:
     assert api_requests.conversation("a/b c?ü").path == "/api/sdk/session/a%2Fb%20c%3F%C3%BC"
     assert api_requests.retry_dead("a/b", 7).path == "/api/dead/a%2Fb/7/retry"

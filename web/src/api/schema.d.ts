@@ -305,7 +305,7 @@ export type components = {
             set: boolean;
             /**
              * Share
-             * @description of the limit that is used, from 0 on; at 1 runs pause
+             * @description of the limit that is used, from 0 to a million; at 1 runs pause
              */
             share: number;
             used: components["schemas"]["UsageAmount"];
@@ -381,7 +381,8 @@ export type components = {
          * BudgetRequest
          * @description Set a limit. A unit that is left out stays as it is, `null` removes its limit.
          *
-         *     `reset` restores the limit of the configuration. `name` is the run, conversation or user; `day` has none.
+         *     `reset` restores the limit of the configuration, and takes no unit. `name` is the run, conversation or user. `day`
+         *     has none.
          * @example {
          *       "budget": "run",
          *       "name": "run-5f1c",

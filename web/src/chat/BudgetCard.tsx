@@ -52,12 +52,14 @@ function suggestedLimit({ unit, used, limit }: Unit): number {
 
 function RaiseForm({ budget }: { budget: BudgetUse }): ReactElement {
   const app = useApp();
-  const full = budget.units.filter((unit) => unit.used >= unit.limit);
+  // Calls that were lost with their worker may count before their usage says so. Then every limit can be raised.
+  const used = budget.units.filter((unit) => unit.used >= unit.limit);
+  const full = used.length > 0 ? used : budget.units;
   const [texts, setTexts] = useState(() => Object.fromEntries(full.map((unit) => [unit.unit, String(suggestedLimit(unit))])));
   const [raised, setRaised] = useState(false);
   const { busy, error, run } = useAction();
   const limits = Object.fromEntries(full.map((unit) => [unit.unit, Number(texts[unit.unit])]));
-  const valid = full.every((unit) => (limits[unit.unit] ?? 0) > unit.used);
+  const valid = full.every((unit) => (limits[unit.unit] ?? 0) > Math.max(unit.used, used.length > 0 ? 0 : unit.limit));
   const submit = (event: FormEvent): void => {
     event.preventDefault();
     if (!valid) return;

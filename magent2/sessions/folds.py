@@ -15,6 +15,7 @@ from magent2.sessions.stream import REPLY_TO, RUN_KIND, flat_event
 InputItem: TypeAlias = dict[str, object]  # an item of the input of a model, in the form of the Responses API
 SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the model, from its source and text
 
+SYSTEM = "system"  # role of a compaction in a transcript
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
 # Shown to the model in place of the result of a call that has none when its run has ended
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
@@ -193,8 +194,23 @@ def approvable_calls(output: Iterable[Mapping[str, object]]) -> dict[str, tuple[
     return {**calls, **hosted}
 
 
+class TranscriptCompaction(TypedDict):
+    """What a compaction covers: all runs up to `through_run`, or of that run the turns up to `through_turn`."""
+
+    reason: str | None
+    model: str | None
+    run_id: str | None
+    through_run: str
+    through_turn: int | None
+    tokens_before: int
+    tokens_after: int
+
+
 class TranscriptLine(TypedDict):
-    """A text of a person or an agent. `reply_to` is the id of the message that it answers."""
+    """A text of a person or an agent, or the summary of a compaction, which is empty if it could not be made.
+
+    `reply_to` is the id of the message that a text answers.
+    """
 
     seq: int
     message_id: str | None
@@ -203,36 +219,47 @@ class TranscriptLine(TypedDict):
     text: str
     timestamp_ms: int
     reply_to: str | None
+    compaction: TranscriptCompaction | None
 
 
 def transcript_line(session_id: str, record: Record) -> TranscriptLine | None:
-    """The record as a line of the transcript; `None` if it is not a text of a person or an agent."""
+    """The record as a line of the transcript; `None` if it is neither a text nor a compaction."""
     event = flat_event(session_id, record)
-    if event is None or event["type"] != "message" or not event["text"]:
+    if event is None:
         return None
-    reply_to = event["data"].get(REPLY_TO)
+    data, compaction = event["data"], None
+    role, text, reply_to = event["role"], event["text"], data.get(REPLY_TO)
+    if event["type"] == "compacted":
+        compaction = cast(TranscriptCompaction, {name: data.get(name) for name in TranscriptCompaction.__annotations__})
+        compaction["reason"] = event["reason"]
+        role, text = SYSTEM, str(data.get("summary") or "")
+    elif event["type"] != "message" or not text:
+        return None
     return {
         "seq": event["seq"],
         "message_id": event["message_id"],
-        "role": event["role"],
+        "role": role,
         "agent_id": event["agent_id"],
-        "text": event["text"],
+        "text": text or "",
         "timestamp_ms": event["timestamp_ms"],
         "reply_to": reply_to if isinstance(reply_to, str) else None,
+        "compaction": compaction,
     }
 
 
 class TranscriptFold:
-    """Takes the records of a stream in order and keeps the texts of runs that were not superseded.
+    """Takes the records of a stream in order and keeps the texts of runs that were not superseded, and compactions.
 
-    A run is superseded before the next run starts. `open_messages` are messages on the transcript whose run may still
-    be superseded by a record behind those that were taken.
+    A run is superseded before the next run starts. Then a compaction that covers a part of it does not count any more.
+    `open_messages` are messages on the transcript whose run may still be superseded by a record behind those that were
+    taken.
     """
 
     def __init__(self, session_id: str) -> None:
         self.lines: list[TranscriptLine] = []
         self._session_id = session_id
         self._open: dict[str, bool] = {}  # by message: whether its run has started
+        self._question: str | None = None  # the message that the current run answers
 
     @property
     def open_messages(self) -> tuple[str, ...]:
@@ -263,9 +290,11 @@ class TranscriptFold:
             if line["message_id"] not in messages
             and line["reply_to"] != question
             and (line["message_id"] or "").partition("/")[0] != run_id
+            and not (line["compaction"] and line["compaction"]["through_run"] == run_id)
         ]
 
     def _start(self, message_id: str) -> None:
+        self._question = message_id
         self._open = {name: started for name, started in self._open.items() if not started}
         if message_id in self._open:
             self._open[message_id] = True
@@ -276,6 +305,8 @@ class TranscriptFold:
             self._open[str(line["message_id"])] = False
         elif line["reply_to"] is not None:
             self._open.setdefault(line["reply_to"], True)
+        elif line["compaction"] is not None and self._question is not None:
+            self._open.setdefault(self._question, True)
 
 
 def transcript(session_id: str, records: Iterable[Record]) -> list[TranscriptLine]:

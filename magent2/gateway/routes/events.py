@@ -124,7 +124,10 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
         since: Since = None,
         limit: Annotated[int, Query(ge=1, le=TRANSCRIPT_MAX)] = 100,
     ) -> Response:
-        """Return the messages of a session, one page at a time. A page may be short and not be the last."""
+        """Return the messages and compactions of a session, one page at a time.
+
+        A page may be short and not be the last.
+        """
         principal, after = caller(request), parse_since(since)
         fold = TranscriptFold(session_id)
         last = after

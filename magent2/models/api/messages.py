@@ -30,7 +30,7 @@ TOOL_CALL_EXAMPLE: JsonObject = {
 
 TRANSCRIPT_EXAMPLE: JsonObject = {
     "seq": 9, "message_id": "run-5f…/1", "role": "assistant", "agent_id": "general", "text": "In Oslo it is …",
-    "reply_to": "msg-8c…", "timestamp_ms": 1790000000000,
+    "reply_to": "msg-8c…", "timestamp_ms": 1790000000000, "compaction": None,
 }  # fmt: skip
 
 APPROVAL_EXAMPLE: JsonObject = {
@@ -172,8 +172,26 @@ class AcceptedResponse(ApiModel):
     )
 
 
+class CompactionInfo(ApiModel):
+    """What a compaction covers: all runs up to `through_run`, or of that run the turns up to `through_turn`.
+
+    `model` has made the summary. `tokens_…` are estimates of the size of the request.
+    """
+
+    reason: Literal["size", "runs", "refused"]
+    model: str | None = None
+    run_id: str | None = Field(default=None, description="the run before whose model call it was made")
+    through_run: str
+    through_turn: int | None = None
+    tokens_before: int
+    tokens_after: int
+
+
 class TranscriptMessage(ApiModel):
-    """A message of a transcript."""
+    """A message of a transcript, or a compaction: its role is `system`, and its text the summary.
+
+    The text of a compaction is empty if its summary could not be made.
+    """
 
     model_config = example(**TRANSCRIPT_EXAMPLE)
 
@@ -184,10 +202,11 @@ class TranscriptMessage(ApiModel):
     text: str
     reply_to: str | None
     timestamp_ms: int
+    compaction: CompactionInfo | None = None
 
 
 class Transcript(ApiModel):
-    """The messages of a session, without tokens and tool steps."""
+    """The messages and compactions of a session, without tokens and tool steps."""
 
     model_config = example(session_id="s-1", messages=[TRANSCRIPT_EXAMPLE], next_since=9, has_more=False)
 

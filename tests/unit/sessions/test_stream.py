@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from magent2.bus.records import Record
+from magent2.models.api.messages import TranscriptMessage
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
-from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, RunEvent, SessionEvent
-from magent2.sessions.folds import transcript
+from magent2.models.events import CompactedEvent, ErrorEvent, HandoffEvent, MessageEvent, RunEvent, SessionEvent
+from magent2.sessions.folds import TranscriptFold, transcript
 from magent2.sessions.history import sum_usage
 from magent2.sessions.stream import FlatEvent, event_payload, flat_event, stream_record
 
@@ -165,6 +166,39 @@ def test_the_transcript_is_what_was_said() -> None:
         (3, "assistant", "desk", "hello"),
     ]
     assert [line["reply_to"] for line in lines] == [None, "m1"]
+
+
+def compacted(through_run: str, summary: str | None = "They met.") -> CompactedEvent:
+    return CompactedEvent(
+        conversation_id="s1", reason="size", summary=summary, model="small", tokens_before=900, tokens_after=300,
+        through_run=through_run, run_id="r2", agent="desk",
+    )  # fmt: skip
+
+
+def test_the_transcript_has_the_summary_of_a_compaction_and_what_it_covers() -> None:
+    lines = transcript("s1", [record(compacted("r1"), 5), record(compacted("r1", None), 6)])
+
+    assert [(line["seq"], line["role"], line["agent_id"], line["text"]) for line in lines] == [
+        (5, "system", "desk", "They met."),
+        (6, "system", "desk", ""),
+    ]
+    assert lines[0]["compaction"] == {
+        "reason": "size", "model": "small", "run_id": "r2", "through_run": "r1", "through_turn": None,
+        "tokens_before": 900, "tokens_after": 300,
+    }  # fmt: skip
+    for line in lines:
+        TranscriptMessage.model_validate(line)
+
+
+def test_a_compaction_of_turns_leaves_the_transcript_with_its_run_and_one_of_earlier_runs_stays() -> None:
+    fold = TranscriptFold("s1")
+    fold.take(record({**run_event("started"), "run_id": "r2", "envelope_id": "m2"}, 4))
+    fold.take(record(compacted("r1"), 5))
+    fold.take(record(compacted("r2"), 6))
+
+    fold.supersede({"event": "superseded", "run_id": "r2", "envelope_id": "m2", "messages": []})
+
+    assert [line["seq"] for line in fold.lines] == [5]
 
 
 def test_usage_adds_up_also_inside() -> None:

@@ -649,6 +649,34 @@ export type components = {
             type: "function";
         };
         /**
+         * CompactionInfo
+         * @description What a compaction covers: all runs up to `through_run`, or of that run the turns up to `through_turn`.
+         *
+         *     `model` has made the summary. `tokens_…` are estimates of the size of the request.
+         */
+        CompactionInfo: {
+            /** Model */
+            model?: string | null;
+            /**
+             * Reason
+             * @enum {string}
+             */
+            reason: "size" | "runs" | "refused";
+            /**
+             * Run Id
+             * @description the run before whose model call it was made
+             */
+            run_id?: string | null;
+            /** Through Run */
+            through_run: string;
+            /** Through Turn */
+            through_turn?: number | null;
+            /** Tokens After */
+            tokens_after: number;
+            /** Tokens Before */
+            tokens_before: number;
+        };
+        /**
          * ConnectorInfo
          * @description A connector and what it can deliver.
          * @example {
@@ -3247,7 +3275,7 @@ export type components = {
         };
         /**
          * Transcript
-         * @description The messages of a session, without tokens and tool steps.
+         * @description The messages and compactions of a session, without tokens and tool steps.
          * @example {
          *       "session_id": "s-1",
          *       "messages": [
@@ -3277,7 +3305,9 @@ export type components = {
         };
         /**
          * TranscriptMessage
-         * @description A message of a transcript.
+         * @description A message of a transcript, or a compaction: its role is `system`, and its text the summary.
+         *
+         *     The text of a compaction is empty if its summary could not be made.
          * @example {
          *       "seq": 9,
          *       "message_id": "run-5f…/1",
@@ -3291,6 +3321,7 @@ export type components = {
         TranscriptMessage: {
             /** Agent Id */
             agent_id: string | null;
+            compaction?: components["schemas"]["CompactionInfo"] | null;
             /** Message Id */
             message_id: string | null;
             /** Reply To */

@@ -26,6 +26,7 @@ from magent2.terminal import clean_line
 
 if TYPE_CHECKING:
     from magent2.roster.spec import Roster
+    from magent2.runner.context_limits import ContextLimit
 
 STARTER_FILES = {"magent2.toml": "magent2.toml", "tools.py": "tools.py.txt"}  # file to write → its template
 IMPORT_MAX_S = 30.0
@@ -179,7 +180,9 @@ def check(file: Path, no_import: bool, connect: bool, as_json: bool) -> int:
     report = check_file(file, import_tools=not no_import, connect=connect)
     if as_json:
         names = list(report.roster.agent_names()) if report.roster else []
-        print_json({"ok": not report.faults, "file": report.file, "faults": report.faults, "agents": names})
+        contexts = list(read_context_limits(report.roster).values()) if report.roster and not report.faults else []
+        shown = {"ok": not report.faults, "file": report.file, "faults": report.faults, "agents": names}
+        print_json({**shown, "contexts": contexts})
     else:
         _print_report(report)
     return 1 if report.faults else 0
@@ -240,6 +243,21 @@ def _model_faults(roster: Roster, environ: Mapping[str, str]) -> tuple[str, ...]
     return tuple(check_models(catalogue_of(config, roster), roster, config.model))
 
 
+def read_context_limits(roster: Roster, environ: Mapping[str, str] | None = None) -> dict[str, ContextLimit]:
+    """The `context_max` of each agent as a worker with this environment has it, by agent."""
+    from magent2.runner.config import RunnerConfig
+    from magent2.runner.context_limits import context_limits
+    from magent2.runner.select import catalogue_of
+
+    config = RunnerConfig.read(os.environ if environ is None else environ)
+    return {limit.agent: limit for limit in context_limits(roster, config, catalogue_of(config, roster))}
+
+
+def context_text(limit: ContextLimit) -> str:
+    """A limit and where it comes from, in words."""
+    return f"{limit.context_max or 'not known'} ({limit.source})"
+
+
 def probe_mcp(roster: Roster) -> Mapping[str, object]:
     """Connect to the MCP servers of a roster: the number of tools of each, or the error."""
     import asyncio
@@ -283,6 +301,7 @@ def _print_report(report: AgentsFileReport) -> None:
         count = len(report.faults)
         print_note(f"{report.file}: {count} {'error' if count == 1 else 'errors'}")
     elif report.roster is not None:
+        contexts = read_context_limits(report.roster)
         rows = [
             (
                 scenario.id,
@@ -290,9 +309,10 @@ def _print_report(report: AgentsFileReport) -> None:
                 {scenario.root: "root", scenario.supervisor: "supervisor"}.get(agent.name, "-"),
                 " ".join(agent.model_names) or "default",
                 " ".join(agent.tools) or "-",
+                context_text(contexts[agent.name]),
             )
             for scenario in report.roster.scenarios.values()
             for agent in scenario.agents.values()
         ]
-        print_table(("SCENARIO", "AGENT", "PART", "MODELS", "TOOLS"), rows)
+        print_table(("SCENARIO", "AGENT", "PART", "MODELS", "TOOLS", "CONTEXT_MAX"), rows)
         print_note(f"{report.file}: no errors")

@@ -320,6 +320,7 @@ def check_models(config: Path | None, sdk_agents: Sequence[str] = ()) -> Iterato
 
     What is wrong with the models of an agents file is reported with its other faults.
     """
+    from magent2.cli.agents import context_text, read_context_limits
     from magent2.errors import RosterError
     from magent2.runner.config import RunnerConfig
     from magent2.runner.select import can_call_models, catalogue_of
@@ -345,3 +346,5 @@ def check_models(config: Path | None, sdk_agents: Sequence[str] = ()) -> Iterato
                 yield Finding("ok", "models", f"{agent}: {target.describe()}")
             elif config is None:
                 yield Finding("fail", "models", f"agent {agent!r}: {fault}")
+    for limit in read_context_limits(roster).values():
+        yield Finding("ok", "context", f"{limit.agent}: context_max {context_text(limit)}")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from magent2.cli.agents import check, check_file, init, starter_text
-from magent2.cli.doctor import check_agents_file, check_sdk_agents
+from magent2.cli.agents import check, check_file, init, read_context_limits, starter_text
+from magent2.cli.doctor import check_agents_file, check_models, check_sdk_agents
 from magent2.tools import mcp
 from tests.support import hostile_mcp_server
 from tests.unit.roster.agents_files import PAIR, write_agents_file
@@ -68,15 +68,89 @@ def test_init_overwrites_a_file_with_force(tmp_path: Path) -> None:
     assert (tmp_path / "magent2.toml").read_text() == starter_text("magent2.toml")
 
 
-def test_check_lists_the_agents(tmp_path: Path) -> None:
+def test_check_lists_the_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_CONTEXT_MAX", "9000")
     result = CliRunner().invoke(check, [str(write_agents_file(tmp_path, PAIR))], standalone_mode=False)
 
     assert result.return_value == 0
     assert [line.split() for line in result.stdout.splitlines()] == [
-        ["SCENARIO", "AGENT", "PART", "MODELS", "TOOLS"],
-        ["desk", "ann", "root", "default", "weather"],
-        ["desk", "bob", "-", "default", "-"],
+        ["SCENARIO", "AGENT", "PART", "MODELS", "TOOLS", "CONTEXT_MAX"],
+        ["desk", "ann", "root", "default", "weather", "9000", "(AGENT_CONTEXT_MAX)"],
+        ["desk", "bob", "-", "default", "-", "9000", "(AGENT_CONTEXT_MAX)"],
     ]
+
+
+CONTEXTS = """
+[[scenario]]
+id = "desk"
+root = "own"
+
+[[scenario.agent]]
+name = "own"
+context_max = 5000
+
+[[scenario.agent]]
+name = "known"
+model = "gpt-4o"
+
+[[scenario.agent]]
+name = "short"
+model = "gpt-4o"
+model_settings = { max_tokens = 28000 }
+
+[[scenario.agent]]
+name = "unknown"
+model = "my-model"
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "expected"),
+    [
+        (
+            CONTEXTS,
+            {},
+            {
+                "own": (5000, "context_max of the agent"),
+                "known": (96_000, "known model gpt-4o"),
+                "short": (80_000, "known model gpt-4o"),
+                "unknown": (96_000, "default: model my-model is not known"),
+            },
+        ),
+        (
+            f"[context]\ncontext_max = 7000\n{CONTEXTS}",
+            {},
+            {"own": (5000, "context_max of the agent")}
+            | dict.fromkeys(("known", "short", "unknown"), (7000, "[context]")),
+        ),
+        (
+            f"[context]\ncontext_max = 7000\n{CONTEXTS}",
+            {"AGENT_CONTEXT_MAX": "9000"},
+            {"own": (5000, "context_max of the agent")}
+            | dict.fromkeys(("known", "short", "unknown"), (9000, "AGENT_CONTEXT_MAX")),
+        ),
+    ],
+)
+def test_the_context_of_an_agent_is_shown_with_where_it_comes_from(
+    tmp_path: Path, file: str, environ: dict[str, str], expected: dict[str, tuple[int, str]]
+) -> None:
+    roster = check_file(write_agents_file(tmp_path, file), import_tools=False, environ={}).roster
+    assert roster is not None
+
+    limits = read_context_limits(roster, environ)
+
+    assert {name: (limit.context_max, limit.source) for name, limit in limits.items()} == expected
+
+
+def test_doctor_shows_the_context_of_each_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")  # pragma: allowlist secret
+
+    found = [
+        finding.text for finding in check_models(write_agents_file(tmp_path, CONTEXTS)) if finding.what == "context"
+    ]
+
+    assert found[0] == "own: context_max 5000 (context_max of the agent)"
+    assert len(found) == 4
 
 
 def test_check_prints_each_error_on_a_line(tmp_path: Path) -> None:

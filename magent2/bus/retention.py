@@ -1,7 +1,7 @@
 """Retention policies: which records, conversations and blobs a sweep removes, and after what time.
 
-By default only the drafts of messages that are complete are removed, blobs that no record has named for a week, and
-schedules that ended a month ago.
+By default only the drafts of messages that are complete are removed, blobs that no record has named for a week,
+schedules that ended a month ago, and ledgers of runs that ended a month ago.
 Everything else stays until a policy names it.
 `sessions/sweep.py` applies a policy to a log.
 """
@@ -24,6 +24,7 @@ SWEEP_EVERY_S = 300.0
 # Messages that a run holds while it waits for an approval name theirs later: within `approval_max_s`, by default a day.
 BLOBS_AFTER_S = 7 * 86_400.0
 SCHEDULES_AFTER_S = 30 * 86_400.0
+LEDGERS_AFTER_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class RetentionPolicy:
     `files_max_age_s`       files that were uploaded this long ago
     `blobs_after_s`         blobs that no record names
     `schedules_after_s`     schedules that ended this long ago
+    `ledgers_after_s`       ledgers of runs that ended this long ago, and those of deleted conversations
     """
 
     tokens_after_s: float | None = TOKENS_AFTER_S
@@ -71,6 +73,7 @@ class RetentionPolicy:
     files_max_age_s: float | None = None
     blobs_after_s: float | None = BLOBS_AFTER_S
     schedules_after_s: float | None = SCHEDULES_AFTER_S
+    ledgers_after_s: float | None = LEDGERS_AFTER_S
     sweep_every_s: float = SWEEP_EVERY_S  # time between the end of a sweep and the next one
 
 

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from magent2.bus.retention import (
     BLOBS_AFTER_S,
+    LEDGERS_AFTER_S,
     SCHEDULES_AFTER_S,
     SWEEP_EVERY_S,
     TOKENS_AFTER_S,
@@ -54,6 +55,7 @@ class RetentionValues(TypedDict, total=False):
     files_max_age_days: Days  # age of uploaded files
     blobs_after_days: Days  # age of files that no record names
     schedules_after_days: Days  # time since the end of a schedule
+    ledgers_after_days: Days  # time since the last record in the ledger of a run that has ended
     sweep_every_s: Annotated[float, Field(ge=1, le=86_400)]  # time between two sweeps
 
 
@@ -96,5 +98,6 @@ def retention_policy(values: RetentionValues) -> RetentionPolicy:
         schedules_after_s=(
             seconds(values["schedules_after_days"]) if "schedules_after_days" in values else SCHEDULES_AFTER_S
         ),
+        ledgers_after_s=seconds(values["ledgers_after_days"]) if "ledgers_after_days" in values else LEDGERS_AFTER_S,
         sweep_every_s=values.get("sweep_every_s", SWEEP_EVERY_S),
     )

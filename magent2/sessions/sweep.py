@@ -17,6 +17,7 @@ from magent2.bus.operations import (
     OLDEST,
     Append,
     Compact,
+    Delete,
     Expire,
     LastSeqIs,
     SweepBlobs,
@@ -25,14 +26,16 @@ from magent2.bus.operations import (
 from magent2.bus.records import Record, TopicInfo
 from magent2.bus.retention import RetentionPolicy, TopicRetention, trim_steps
 from magent2.errors import ConditionFailed, MalformedRecord, TopicDeleted, UnknownCursor
-from magent2.mail.headers import OWNER, SCHEDULED
+from magent2.mail.headers import OWNER, RUN_STATUS, RUNNING, SCHEDULED
 from magent2.models.address import (
+    SUBAGENT_SEPARATOR,
     chat_topic,
     checked_topic,
     control_topic,
     history_topic,
     schedule_runs_topic,
     stream_topic,
+    usage_topic,
 )
 from magent2.sessions.files import UPLOAD_ABANDONED_S, delete_file, delete_files_in, is_abandoned
 from magent2.sessions.history import read_history, settings_record
@@ -43,8 +46,11 @@ from magent2.sessions.schedules.store import (
     end_schedules_in,
     schedules_in,
 )
+from magent2.sessions.usage.budgets import BudgetName, read_limits, set_limit
+from magent2.sessions.usage.ledger import read_ledger
 
 TOPICS_PAGE = 100
+LEDGER_RECORDS = 16  # records of a ledger of which one names its conversation: a checkpoint has a reservation behind it
 RECORDS_PAGE = 100  # a record of a history may have hundreds of kB, and one read returns the whole page
 
 
@@ -61,6 +67,7 @@ class SweepResult:
     conversations: int = 0
     files: int = 0
     schedules: int = 0
+    ledgers: int = 0
     blobs: int = 0
 
 
@@ -112,6 +119,7 @@ class Sweep:
             self._sweep_inboxes,
             self._sweep_files,
             self._sweep_schedules,
+            self._sweep_ledgers,
             self._sweep_blobs,
         )
         for phase in phases:
@@ -280,6 +288,91 @@ class Sweep:
         async for info in self._topics("schedule:", (self.now_ms - round(max_age_s * 1000) + 1, "")):
             if info.head.get("status") == "ended":
                 yield info
+
+    async def _sweep_ledgers(self) -> AsyncIterator[None]:
+        """Delete the ledgers of deleted conversations and of runs that ended long ago, and the limits set for them.
+
+        Only a full sweep does. The ledgers of users, their sums by day, and the ledger of the deployment stay.
+        """
+        max_age_s = self.policy.ledgers_after_s
+        if max_age_s is None or self.since_ms:
+            return
+        for name in [name for name in (await read_limits(self.log)).set if name.kind == "conversation"]:
+            if not self.dry_run and await self._is_deleted(name.name):
+                await set_limit(self.log, name, None, "system")
+                yield
+        async for info in self._topics(usage_topic("conversation")):
+            if await self._is_deleted(info.topic.removeprefix(usage_topic("conversation"))):
+                await self._delete_ledger(info.topic)
+                yield
+        dead = await self._conversations_with_dead_letters()
+        async for info in self._topics(usage_topic("run"), (self.now_ms - round(max_age_s * 1000) + 1, "")):
+            name = BudgetName("run", info.topic.removeprefix(usage_topic("run")))
+            try:
+                if dead is None or await self._is_needed(name, dead):
+                    continue
+            except (MalformedRecord, UnknownCursor):  # what cannot be read cannot be judged: the ledger stays
+                continue
+            await self._delete_ledger(info.topic)
+            if not self.dry_run and name in (await read_limits(self.log)).set:
+                await set_limit(self.log, name, None, "system")
+            yield
+
+    async def _delete_ledger(self, topic: str) -> None:
+        self.result.ledgers += 1
+        if not self.dry_run:
+            await self.log.run(Delete((topic,), scrub=False))
+
+    async def _is_deleted(self, conversation: str) -> bool:
+        (stream,) = await self.log.describe(stream_topic(conversation))
+        return stream.deleted
+
+    async def _is_needed(self, name: BudgetName, dead: set[str]) -> bool:
+        """Whether a run of the tree may still call a model: it is in progress, it waits, or its message may be retried.
+
+        A deleted ledger refuses records, so this must not be wrong about a run that goes on.
+        """
+        ledger, _ = (await read_ledger(self.log, name.topic)).without_old(self.now_ms)
+        page = await self.log.read(name.topic, OLDEST, LEDGER_RECORDS)
+        named = (record.payload.get("conversation") for record in page.records if not record.erased)
+        conversation = next((found for found in named if isinstance(found, str)), None)
+        if ledger.open or conversation is None:
+            return bool(ledger.open or dead)
+        if await self._is_deleted(conversation):
+            return False
+        beneath = conversation + SUBAGENT_SEPARATOR
+        if any(one == conversation or one.startswith(beneath) for one in dead):
+            return True
+        run = (await read_history(self.log, conversation)).runs.get(name.name)  # those in progress are never dropped
+        if (run is not None and run.end is None) or await self._has_mail(conversation):
+            return True
+        async for info in self._topics(stream_topic(beneath)):
+            if info.head.get(RUN_STATUS) == RUNNING or await self._has_mail(checked_topic(info.topic)[1]):
+                return True
+        return False
+
+    async def _has_mail(self, conversation: str) -> bool:
+        """Whether mail of a conversation waits or is being processed, such as a dead letter that was retried."""
+        return not await self.log.run(Expire(conversation, 0.0, dry_run=True))
+
+    async def _conversations_with_dead_letters(self) -> set[str] | None:
+        """The conversations of mail that may be retried; `None` if some of it cannot be read."""
+        found: set[str] = set()
+        async for info in self._topics("dead:"):
+            after = OLDEST
+            while True:
+                try:
+                    page = await self.log.read(info.topic, after, RECORDS_PAGE)
+                except (MalformedRecord, UnknownCursor):
+                    return None
+                mail = (record.payload.get("mail") for record in page.records if not record.erased)
+                found |= {
+                    str((one.get("payload") or {}).get("conversation_id")) for one in mail if isinstance(one, dict)
+                }
+                if not page.records or page.records[-1].seq >= page.last:
+                    break
+                after = page.records[-1].seq
+        return found
 
     async def _sweep_blobs(self) -> AsyncIterator[None]:
         if self.policy.blobs_after_s is None:

@@ -27,6 +27,7 @@ idle_conversations_days = 180
 files_max_age_days = 400
 blobs_after_days = 0.5
 schedules_after_days = 14
+ledgers_after_days = 60
 sweep_every_s = 30
 """
 POLICY = RetentionPolicy(
@@ -39,6 +40,7 @@ POLICY = RetentionPolicy(
     files_max_age_s=400 * DAY_S,
     blobs_after_s=DAY_S / 2,
     schedules_after_s=14 * DAY_S,
+    ledgers_after_s=60 * DAY_S,
     sweep_every_s=30.0,
 )
 

@@ -13,11 +13,15 @@ from magent2.bus.operations import Append, Claim, Compact, Describe, PutBlob, Se
 from magent2.bus.records import NewRecord
 from magent2.bus.retention import RetentionPolicy, TopicRetention
 from magent2.mail.registration import register_agent
+from magent2.models.address import usage_topic
+from magent2.models.budgets import Amount, Limit
 from magent2.models.principal import Principal
 from magent2.sessions.history import RunKey, read_history
 from magent2.sessions.settings import SessionChange, configure_session
-from magent2.sessions.store import create_session
+from magent2.sessions.store import create_session, delete_session
 from magent2.sessions.sweep import RecordLine, Sweep, SweepResult, closed_drafts, sweep_log, trimmable_history
+from magent2.sessions.usage.budgets import BudgetName, read_limits, set_limit
+from magent2.sessions.usage.ledger import CallFacts, read_user_usage, reserve_record, spend_record
 from tests.support.audit import whole_log
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
@@ -190,6 +194,86 @@ def test_idle_conversations_and_unnamed_blobs_go_when_the_policy_names_them(bus:
 
     assert (gone.conversations, gone.blobs) == (2, 1)
     assert bus.call(Topics("stream:")).topics == ()
+
+
+def ledger_of(bus: Engine, run: str, conversation: str = "one", *, settled: bool = True) -> None:
+    """Ledgers of a run and of its conversation, with one call each."""
+    call, used = CallFacts(run, "Ada", "m", conversation, run, "2026-11-17"), Amount(10, 5, calls=1)
+    for topic in (usage_topic("run", run), usage_topic("conversation", conversation), usage_topic("user", "user:ann")):
+        records = [reserve_record(topic, f"reserve-{run}", call, used)]
+        records += [spend_record(topic, call, used, f"reserve-{run}")] if settled else []
+        bus.call(Append(records=tuple(records)))
+
+
+def ledgers(bus: Engine) -> set[str]:
+    return {info.topic for info in bus.call(Topics("usage:")).topics}
+
+
+LEDGERS_OLD = RetentionPolicy(tokens_after_s=None, blobs_after_s=None, ledgers_after_s=0.0)
+
+
+def test_the_ledger_of_a_run_goes_when_it_has_ended_and_with_it_the_limit_that_was_set(bus: Engine) -> None:
+    run_sync(bus, create_session, "one", "user:ann")
+    for run in ("r1", "r2"):
+        run_of(bus, run, ended=run == "r1")
+        ledger_of(bus, run)
+        run_sync(bus, set_limit, BudgetName("run", run), Limit(calls=9), "user:ann")
+
+    eventually(lambda: sweep(bus, LEDGERS_OLD, dry_run=True).ledgers == 1)
+    result = sweep(bus, LEDGERS_OLD)
+
+    assert result.ledgers == 1
+    assert ledgers(bus) == {"usage:run:r2", "usage:conversation:one", "usage:user:user:ann"}
+    assert set(run_sync(bus, read_limits).set) == {BudgetName("run", "r2")}
+    assert sum(row.used.spent.calls for row in run_sync(bus, read_user_usage, "user:ann").rows) == 2
+
+
+def test_the_ledger_of_a_run_stays_while_a_call_a_subagent_or_a_dead_letter_may_need_it(bus: Engine) -> None:
+    mail = {"topic": "chat:Ada", "id": "m", "payload": {"conversation_id": "dead~sub"}, "headers": {}}
+    run_sync(bus, register_agent, "Ada")
+    for conversation in ("open", "parent", "dead", "mail", "parent~sub"):
+        run_sync(bus, create_session, conversation, "user:ann")
+    for conversation in ("open", "parent", "dead", "mail"):
+        run_of(bus, f"r-{conversation}", conversation=conversation)
+        ledger_of(bus, f"r-{conversation}", conversation)
+    ledger_of(bus, "r-reserved", "open", settled=False)
+    running = SetHead("stream:parent~sub", {"run_status": "running"})
+    waiting = NewRecord("chat:Ada", {"conversation_id": "mail", "sender": "user:ann"})
+    bus.call(Append(records=(NewRecord("dead:Ada", {"mail": mail}), waiting), heads=(running,)))
+
+    now_ms = bus.call(Describe(("usage:run:r-reserved",)))[0].active_ms + 60_000
+    eventually(lambda: run_sync(bus, sweep_log, LEDGERS_OLD, now_ms).ledgers == 1)
+
+    runs = {topic.removeprefix("usage:run:") for topic in ledgers(bus) if topic.startswith("usage:run:")}
+    assert runs == {"r-parent", "r-dead", "r-mail", "r-reserved"}
+
+
+def test_the_ledger_of_a_run_stays_for_the_time_that_the_policy_names_and_is_left_to_full_sweeps(bus: Engine) -> None:
+    run_sync(bus, create_session, "one", "user:ann")
+    run_of(bus, "r1")
+    ledger_of(bus, "r1")
+    now_ms = bus.call(Describe(("usage:run:r1",)))[0].active_ms + 60_000
+
+    young = run_sync(bus, sweep_log, RetentionPolicy(), now_ms)
+    never = sweep(bus, RetentionPolicy(ledgers_after_s=None))
+    partial = run_sync(bus, lambda log: Sweep(log, LEDGERS_OLD, LATER_MS, since_ms=1).run())
+
+    assert (young.ledgers, never.ledgers, partial.ledgers) == (0, 0, 0)
+    eventually(lambda: sweep(bus, RetentionPolicy()).ledgers == 1)
+
+
+def test_the_ledgers_and_the_limit_of_a_conversation_go_when_it_was_deleted(bus: Engine) -> None:
+    for name in ("one", "two"):
+        run_sync(bus, create_session, name, "user:ann")
+        run_of(bus, f"r-{name}", ended=False, conversation=name)
+        ledger_of(bus, f"r-{name}", name)
+        run_sync(bus, set_limit, BudgetName("conversation", name), Limit(calls=9), "user:ann")
+    run_sync(bus, delete_session, "one")
+
+    sweep(bus, LEDGERS_OLD)
+
+    assert ledgers(bus) == {"usage:conversation:two", "usage:run:r-two", "usage:user:user:ann"}
+    assert set(run_sync(bus, read_limits).set) == {BudgetName("conversation", "two")}
 
 
 def test_a_dry_run_counts_the_same_and_changes_nothing(bus: Engine) -> None:

@@ -16,12 +16,14 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe, Operation, Read, Write
+from magent2.bus.retention import RetentionPolicy
 from magent2.errors import ModelUnavailable
 from magent2.mail.delivery import SendOptions
 from magent2.models.budgets import Amount, Budgets, Limit, Price
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import create_session
+from magent2.sessions.sweep import sweep_log
 from magent2.sessions.usage.budgets import BudgetName, read_limits, set_limit
 from magent2.sessions.usage.ledger import read_ledger
 from magent2.sessions.usage.state import BudgetState
@@ -34,6 +36,7 @@ from tests.support.journaled_runs import CrashingBus, work_until_crash
 from tests.support.worker_fixture import AGENT, claim_one, command, history, outputs, run_worker, send, until
 
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
+FAR_FUTURE_MS = 10**14  # everything is old then
 FOREVER = 100  # crash points; a run makes far fewer writes
 
 
@@ -80,6 +83,31 @@ async def test_a_run_pauses_when_its_budget_is_used_up_and_goes_on_when_it_is_ra
     assert used_by(bus).spent.calls == 6
     assert [event["status"] for event in budget_events(bus)] == ["reached"]
     assert not run_sync(bus, read_limits).waiting
+
+
+async def test_a_sweep_keeps_the_ledger_of_a_run_that_waits_and_removes_it_when_the_run_has_ended(bus: Engine) -> None:
+    def sweep() -> int:
+        policy = RetentionPolicy(tokens_after_s=None, blobs_after_s=None, ledgers_after_s=0.0)
+        return run_sync(bus, sweep_log, policy, FAR_FUTURE_MS).ledgers
+
+    send(bus, "look around")
+    async with run_worker(bus, looking(5)) as service:
+        limited(service, run=Limit(calls=3))
+        await until(reached(service))
+        (waiting,) = run_sync(bus, read_limits).waiting.values()
+        while_waiting = sweep()
+        run_sync(bus, set_limit, BudgetName("run", waiting.run), Limit(calls=5), "user:root")
+        await until(reached(service, 2))
+        again = sweep()
+        limit, calls = dict(run_sync(bus, read_limits).set), used_by(bus).spent.calls
+        run_sync(bus, set_limit, BudgetName("run", waiting.run), Limit(calls=10), "user:root")
+        await until(answered(service))
+        await until(lambda: sweep() == 1)
+
+    assert (while_waiting, again, calls) == (0, 0, 5)
+    assert limit == {BudgetName("run", waiting.run): Limit(calls=5)}
+    assert not run_sync(bus, read_limits).set
+    assert used_by(bus).spent == answers_of(bus, "one")
 
 
 async def test_a_paused_run_is_shown_and_can_be_stopped(bus: Engine) -> None:

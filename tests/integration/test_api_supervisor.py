@@ -12,6 +12,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.catalogue import Catalogue
 from magent2.roster.registry import Registry
+from magent2.sessions.store import routing_id
 from tests.support.api.sessions import answer_to, api, create, events, team_at_work, until_served
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.team import roster, team_on
@@ -47,6 +48,18 @@ async def test_the_schema_is_sent_and_the_choice_obeyed_in_the_next_message() ->
     assert (chosen["chosen_root"], chosen["reason"], chosen["by"]) == ("shop", "wants to buy", "supervisor")
     assert answered["instructions"] == "You are the shop."
     assert answer["final_output"] == "It costs nothing."
+
+
+async def test_the_call_of_a_decision_is_counted_for_the_supervisor() -> None:
+    route = Reply(calls=[Call("route", {"agent": "shop", "reason": "wants to buy"})])
+    with ModelServer([route]) as server:
+        async with routed_by(server) as client:
+            await client.post("/api/orchestrate", json={**ASKED, "last_user_text": "a lamp"})
+            usage = (await client.get("/api/usage", params={"by": "agent,conversation"})).json()
+
+    (group,) = usage["groups"]
+    assert (group["agent"], group["calls"], group["tokens"] > 0) == ("chief", 1, True)
+    assert group["conversation"] == routing_id("s1")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from magent2.gateway.routes.sessions import (
 )
 from magent2.gateway.services import Services
 from magent2.mail.registration import is_registered
-from magent2.models.address import NAME_MAX_CHARS, check_name, schedule_runs_topic
+from magent2.models.address import NAME_MAX_CHARS, RESERVED_PREFIXES, check_name, schedule_runs_topic
 from magent2.models.api.messages import AcceptedResponse
 from magent2.models.api.schedules import (
     SCHEDULE_ID_MAX_CHARS,
@@ -175,6 +175,8 @@ def _checked_text(body: ScheduleRequest, services: Services) -> str:
 
 async def _check_agent(services: Services, agent: str) -> None:
     name = check_name(agent, "agent name")
+    if name.startswith(RESERVED_PREFIXES):  # agents of the runtime are registered too, but answer no messages
+        raise unknown_agent(services, name)
     if not is_known_agent(services, name) and not await is_registered(Log(services.bus), name):
         raise unknown_agent(services, name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
@@ -57,7 +57,8 @@ class ScheduleRequest(StrictRequest):
         max_length=INSTANT_MAX_CHARS,
         description="an instant, as `2026-03-29T09:00:00+02:00`; without an offset it is a local time of `timezone`",
     )
-    in_: float | str | None = Field(
+    # Strict: `true` is not a second.
+    in_: Annotated[float, Field(strict=True)] | str | None = Field(
         default=None, alias="in", description="a duration from now: seconds, or as `90s`, `15m`, `1h30m`, `2d`"
     )
     cron: str | None = Field(default=None, description="minute, hour, day of month, month, day of week")

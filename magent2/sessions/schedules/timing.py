@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from functools import cache
+from itertools import islice
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -28,11 +29,13 @@ DURATION_MIN_S = 1.0
 HORIZON_S = 10 * 365 * 86_400.0  # how far ahead an instant may be
 INTERVAL_MIN_S = 60.0  # between two slots of a cron expression
 INTERVALS_CHECKED = 100  # of the first slots of an expression, when it is created
+INTERVALS_CHECKED_S = 366 * 86_400.0  # those in this time: a hundred slots on 29 February took a second to find
 MISSED_MAX = 100  # missed slots that the policy `all` fires
 SLOTS_COUNTED_MAX = 1000  # missed slots that are counted one by one
 WINDOW_FIRST_S = 7_200.0  # see `last_slots`
 
-_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+# Twelve digits are more than any limit, and few enough for every number to be converted.
+_DURATION = re.compile("".join(rf"(?:([0-9]{{1,12}}){unit})?" for unit in "wdhms"))
 _UNITS_S = (604_800, 86_400, 3600, 60, 1)
 
 
@@ -191,23 +194,33 @@ def parse_instant(value: object, timezone: str | None, what: str = "at") -> int:
         raise InvalidInput(
             f"{what!r} must be an instant such as '2026-03-29T09:00:00+02:00', not {text[:40]!r}"
         ) from None
-    if moment.tzinfo is None:
-        if timezone is None:
-            raise InvalidInput(
-                f"{what!r} has no offset from UTC: add one, as in '{text[:19]}+00:00', or name a 'timezone'"
-            )
-        moment = moment.replace(tzinfo=zone_named(timezone))
-        while moment != moment.astimezone(UTC).astimezone(moment.tzinfo):  # in the gap
-            moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    if moment.tzinfo is None and timezone is None:
+        raise InvalidInput(f"{what!r} has no offset from UTC: add one, as in '{text[:19]}+00:00', or name a 'timezone'")
+    zone = moment.tzinfo or zone_named(timezone or "UTC")
     try:
-        return round(moment.timestamp() * 1000)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=zone)
+            while moment != moment.astimezone(UTC).astimezone(zone):  # in the gap
+                moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
+        instant_ms = round(moment.timestamp() * 1000)
+        _utc(instant_ms)  # what is stored is shown in UTC, which may be in another year
     except (OverflowError, ValueError):
-        raise InvalidInput(f"{what!r} is too far away: {text[:40]!r}") from None
+        raise InvalidInput(f"{what!r} is outside the years 1 to 9999 of UTC: {text[:40]!r}") from None
+    return instant_ms
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    """Return the IANA names. Finding them reads the folders of the time zone database, so they are kept.
+
+    `localtime` is a file of the system that is a different zone on each machine.
+    """
+    return frozenset(available_timezones() - {"localtime"})
 
 
 def zone_named(name: str) -> ZoneInfo:
     """Return a time zone by its IANA name."""
-    if name not in available_timezones():
+    if name not in _zone_names():
         raise InvalidInput(f"there is no time zone {name[:60]!r}; use an IANA name such as 'Europe/Berlin' or 'UTC'")
     return ZoneInfo(name)
 
@@ -227,15 +240,27 @@ def check_cron(cron: str, timezone: str, now_ms: int, interval_min_s: float = IN
         CronSim(normal, datetime.fromtimestamp(now_ms / 1000, UTC))
     except (CronSimError, AssertionError, ValueError) as error:
         raise InvalidInput(f"cron expression {normal[:60]!r} is wrong: {error}") from None
-    slots = list(islice(_cron_slots(normal, timezone, now_ms), INTERVALS_CHECKED + 1))
-    if not slots:
+    slots = _cron_slots(normal, timezone, now_ms)
+    first = next(slots, None)
+    if first is None:
         raise InvalidInput(f"cron expression {normal[:60]!r} never matches a date")
-    shortest_s = min((later - slot for slot, later in pairwise(slots)), default=None)
-    if shortest_s is not None and shortest_s < interval_min_s * 1000:
+    shortest_ms = shortest_interval_ms(first, slots)
+    if shortest_ms is not None and shortest_ms < interval_min_s * 1000:
         raise LimitError(
-            f"cron expression {normal[:60]!r} fires every {shortest_s / 1000:g} s, the limit is {interval_min_s:g} s"
+            f"cron expression {normal[:60]!r} fires every {shortest_ms / 1000:g} s, the limit is {interval_min_s:g} s"
         )
     return normal
+
+
+def shortest_interval_ms(first: int, following: Iterator[int]) -> int | None:
+    """Return the shortest time between the first slots. Slots more than a year after the first are not looked at."""
+    shortest, before = None, first
+    for slot in islice(following, INTERVALS_CHECKED):
+        if slot - first > INTERVALS_CHECKED_S * 1000:
+            break
+        shortest = slot - before if shortest is None else min(shortest, slot - before)
+        before = slot
+    return shortest
 
 
 @dataclass(frozen=True, slots=True)

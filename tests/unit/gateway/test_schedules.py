@@ -12,6 +12,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Topics
 from magent2.gateway.limits import GatewayLimits
 from magent2.mail.registration import register_agent
+from magent2.models.address import SCHEDULER
 from magent2.sessions.schedules.store import SCHEDULE_TEXT_MAX_CHARS, run_message_id
 from magent2.sessions.store import create_session
 from tests.support.gateway import asgi_client
@@ -25,6 +26,7 @@ DAILY: dict[str, Any] = {"session_id": SESSION, "text": "hello", "cron": "0 9 * 
 @pytest.fixture
 async def session(bus: MemoryBus) -> str:
     await register_agent(Log(bus), "Ada")
+    await register_agent(Log(bus), SCHEDULER, {"hidden": True})  # as a worker does
     await create_session(Log(bus), SESSION, "user:ann", {"active_agent": "Ada"})
     return SESSION
 
@@ -66,15 +68,27 @@ async def test_a_schedule_is_created_once_listed_shown_and_deleted(bus: MemoryBu
         ({"timezone": "Europe/Nowhere"}, "invalid", "no time zone 'Europe/Nowhere'"),
         ({"cron": None, "in": "soon"}, "invalid", "is not a duration"),
         ({"cron": None, "in": 0}, "invalid", "at least 1 s"),
+        ({"cron": None, "in": "9" * 5000 + "s"}, "invalid", "is not a duration"),
+        ({"cron": None, "in": "9" * 12 + "d"}, "invalid", "at most 3650 days"),
+        ({"cron": None, "in": True}, "bad_envelope", "in"),
         ({"cron": None, "at": "2020-01-01T00:00:00Z"}, "invalid", "in the past"),
         ({"cron": None, "at": "tomorrow"}, "invalid", "must be an instant"),
         ({"cron": None, "timezone": None, "at": "2090-01-01T00:00:00"}, "invalid", "no offset"),
         ({"cron": None, "at": "2090-01-01T00:00:00Z"}, "invalid", "3650 days"),
+        ({"cron": None, "at": "9999-12-31T23:59:59-14:00"}, "invalid", "outside the years 1 to 9999"),
+        ({"cron": None, "at": "9999-12-31T23:59:59.9999Z"}, "invalid", "outside the years 1 to 9999"),
+        ({"cron": None, "at": "9999-12-31T23:59:59", "timezone": "America/New_York"}, "invalid", "outside the years"),
+        ({"cron": None, "at": "0001-01-01T00:00:00", "timezone": "Asia/Tokyo"}, "invalid", "outside the years"),
+        ({"until": "9999-12-31T23:59:59-14:00"}, "invalid", "'until' is outside the years 1 to 9999"),
+        ({"timezone": "localtime"}, "invalid", "no time zone 'localtime'"),
+        ({"cron": "0 0 LW * */7"}, "invalid", "never matches a date"),
         ({"until": "2020-01-01T00:00:00Z"}, "invalid", "no slot before 'until'"),
         ({"text": " "}, "blank", "some text"),
         ({"text": "x" * (SCHEDULE_TEXT_MAX_CHARS + 1)}, "too_long", "at most"),
         ({"session_id": None}, "no_recipient", "'session_id'"),
         ({"agent": "nobody"}, "unknown_agent", "nobody"),
+        ({"agent": SCHEDULER}, "unknown_agent", SCHEDULER),
+        ({"agent": SCHEDULER, "session_id": None}, "unknown_agent", SCHEDULER),
         ({"missed": "never"}, "bad_envelope", "missed"),
         ({"cronn": "* * * * *"}, "bad_envelope", "cronn"),
         ({"max_runs": 0}, "bad_envelope", "max_runs"),

@@ -25,11 +25,15 @@ from magent2.sessions.schedules.timing import (
     last_slots,
     parse_duration,
     parse_instant,
+    shortest_interval_ms,
 )
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
-# With daylight saving of an hour, of half an hour, on the southern half, of another sign, and none.
-ZONES = ("Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "Europe/Dublin", "America/New_York", "UTC")
+# With daylight saving of an hour, of half an hour, of two hours, on the southern half, of another sign, and none.
+ZONES = (
+    "Europe/Berlin", "Australia/Lord_Howe", "Antarctica/Troll", "America/Santiago", "Europe/Dublin", "America/New_York",
+    "UTC",
+)  # fmt: skip
 # Before a change in each of the zones, and an ordinary day.
 DAYS = tuple(
     datetime(*day, tzinfo=UTC)
@@ -74,6 +78,8 @@ def reference(minute: str, hour: str, zone: str, begin_ms: int, days: int) -> li
 )
 @example(minute="30", hour="2", zone="Europe/Berlin", day=DAYS[1], offset=1440 + 75)  # begins in the repeated hour
 @example(minute="30", hour="2", zone="Europe/Berlin", day=DAYS[0], offset=0)  # a slot in the gap
+@example(minute="30", hour="2", zone="Antarctica/Troll", day=DAYS[0], offset=0)  # a gap of two hours
+@example(minute="*/15", hour="*/2", zone="Antarctica/Troll", day=DAYS[1], offset=1440 + 75)  # two hours again
 @settings(max_examples=60, deadline=None)
 def test_slots_are_those_of_the_reference(minute: str, hour: str, zone: str, day: datetime, offset: int) -> None:
     begin_ms = round(day.timestamp() * 1000) + offset * MINUTE_MS
@@ -131,6 +137,14 @@ def test_any_text_is_a_timing_or_a_clear_error(cron: str, zone: str) -> None:
     for given_input in (TimingInput(cron=cron), TimingInput(in_=cron), TimingInput(at=cron, timezone=zone)):
         with suppress(InvalidInput):
             assert given_input.parse(ms("2026-06-10T00:00Z")).fields()
+
+
+def test_rare_slots_are_not_compared_over_centuries() -> None:
+    slots = Timing(cron="59 23 29 2 */7").slots(ms("2026-06-10T00:00Z"), 0)  # 29 February, if it is a Sunday
+    first = next(slots)
+
+    assert shortest_interval_ms(first, slots) is None
+    assert next(slots) < first + 3 * 28 * 366 * DAY_MS  # one was taken to see that it is far away
 
 
 # --- what to do now

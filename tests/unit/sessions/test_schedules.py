@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from magent2.bus.interface import Engine
-from magent2.bus.log import run_sync
+from magent2.bus.log import Log, run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Lanes, Topics
+from magent2.bus.operations import Append, Lanes, Operation, SetHead, Topics
+from magent2.bus.records import NewRecord
 from magent2.bus.retention import SCHEDULES_AFTER_S, RetentionPolicy
 from magent2.bus.sqlite import SqliteBus
 from magent2.bus.transfer import export_log, import_log
 from magent2.directory.erasure import erase_user
+from magent2.errors import LimitError
 from magent2.models.address import SCHEDULER
-from magent2.sessions.schedules.store import SLOTS_KEPT, count_schedules, pause_schedule
+from magent2.sessions.schedules.store import SLOTS_KEPT, check_schedule_count, count_schedules, pause_schedule
 from magent2.sessions.schedules.timing import Timing
 from magent2.sessions.store import delete_session
 from magent2.sessions.sweep import sweep_log
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.manual_clock import ManualClock
 from tests.support.schedules import ID, OWNER, SESSION, found, look_until_idle, messages, new_schedule, outcomes
 
@@ -131,3 +135,27 @@ async def test_late_schedules_are_counted(bus: Engine, clock: ManualClock) -> No
     assert (counts.active, counts.paused, counts.due) == (1, 1, 1)
     clock.pass_s(3600)
     assert run_sync(bus, count_schedules, clock.wall).late == 1
+
+
+class CountsPages(EngineWrapper):
+    """Counts the pages of topics that are read."""
+
+    pages = 0
+
+    async def acall(self, operation: Operation[Any]) -> Any:
+        self.pages += isinstance(operation, Topics)
+        return await self.inner.acall(operation)
+
+
+async def test_thousands_that_have_ended_do_not_make_a_creation_slower(bus: Engine) -> None:
+    for first in range(0, 3000, 1000):
+        topics = [f"schedule:old-{number}" for number in range(first, first + 1000)]
+        heads = tuple(SetHead(topic, {"owner": OWNER, "status": "ended", "version": 1}) for topic in topics)
+        bus.call(Append(records=tuple(NewRecord(topic, {}) for topic in topics), heads=heads))
+    new_schedule(bus, HOURLY)
+    counted = CountsPages(bus)
+
+    await check_schedule_count(Log(counted), OWNER, 20)
+    assert counted.pages == 2
+    with pytest.raises(LimitError, match="the limit is 1"):
+        await check_schedule_count(Log(bus), OWNER, 1)

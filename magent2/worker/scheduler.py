@@ -66,11 +66,19 @@ SCHEDULE_LANES = schedule_topic("")
 class Scheduler(LaneHandler[ClaimedLane]):
     """Fires the slots of schedules. Any number of workers may run one."""
 
-    def __init__(self, bus: Engine, *, worker: str, lease_s: float, metrics: RunMetrics | None = None) -> None:
+    def __init__(
+        self,
+        bus: Engine,
+        *,
+        worker: str,
+        lease_s: float,
+        metrics: RunMetrics | None = None,
+        queue_max_messages: int = QUEUE_MAX_MESSAGES,
+    ) -> None:
         self.worker = worker
         self._bus = bus
         self._metrics = metrics
-        self._queues = QueueLimit(bus, QUEUE_MAX_MESSAGES)
+        self._queues = QueueLimit(bus, queue_max_messages)
         self._lane_loop = LaneLoop(bus, self, worker=worker, concurrency=CONCURRENCY, lease_s=lease_s, drain_s=0.0)
 
     async def run(self) -> None:
@@ -253,12 +261,20 @@ class _Look:
             self._metrics.count_slots("skipped", gap.count)
 
 
-async def keep_firing(bus: Engine, worker: str, lease_s: float, metrics: RunMetrics | None = None) -> None:
+async def keep_firing(
+    bus: Engine,
+    worker: str,
+    lease_s: float,
+    metrics: RunMetrics | None = None,
+    queue_max_messages: int = QUEUE_MAX_MESSAGES,
+) -> None:
     """Run the scheduler of a worker until cancelled, and start it again after a failure.
 
     It has a lease of its own, because a lease says which agents its worker claims.
     """
     name = f"scheduler-{worker}"
-    await keep_running(
-        name, lambda: Scheduler(bus, worker=name, lease_s=lease_s, metrics=metrics).run(), fatal=PERMANENT_ERRORS
-    )
+
+    def scheduler() -> Scheduler:
+        return Scheduler(bus, worker=name, lease_s=lease_s, metrics=metrics, queue_max_messages=queue_max_messages)
+
+    await keep_running(name, lambda: scheduler().run(), fatal=PERMANENT_ERRORS)

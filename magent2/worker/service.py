@@ -24,6 +24,7 @@ from magent2.models.address import budgets_topic
 from magent2.runner.circuit import CIRCUIT_FAILURES, Circuits
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
+from magent2.sessions.queue_depth import QUEUE_MAX_MESSAGES
 from magent2.telemetry.metrics import RunMetrics
 from magent2.telemetry.observation import RunObserver
 from magent2.worker.control_feed import lanes_with_steers, takes_steers
@@ -74,6 +75,7 @@ class WorkerService(LaneHandler[LaneRun]):
         self.approval_max_s = APPROVAL_MAX_S
         self.retention: Callable[[], RetentionPolicy] | None = None  # with it, this worker sweeps in turn with others
         self.fires_schedules = False  # with it, this worker sends the messages of schedules, in turn with others
+        self.queue_max_messages = QUEUE_MAX_MESSAGES  # in one conversation; the message of a slot is refused above it
         self.now_ms: Callable[[], int] = now_ms  # the wall clock, for the displayed expiry of approvals
         self.outcomes: Counter[Outcome] = Counter()
         self.webhooks = KnownWebhooks(bus)
@@ -147,7 +149,7 @@ class WorkerService(LaneHandler[LaneRun]):
         work = [keep_running(f"{self.worker} team", self._follow_team)] if self._served.may_change else []
         metrics = None if self._observer is None else self._observer.metrics
         if self.fires_schedules:
-            work.append(keep_firing(self._bus, self.worker, self.lane_loop.lease_s, metrics))
+            work.append(keep_firing(self._bus, self.worker, self.lane_loop.lease_s, metrics, self.queue_max_messages))
         if self.retention is not None:
             work.append(keep_sweeping(self._bus, self.retention, self.worker, self.lane_loop.lease_s, metrics))
         return work

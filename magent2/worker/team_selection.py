@@ -17,6 +17,7 @@ from magent2.runner.circuit import CIRCUIT_FAILURES
 from magent2.runner.select import select_team
 from magent2.runner.team.runner import TeamRunner
 from magent2.sessions.approvals import APPROVAL_MAX_S
+from magent2.sessions.queue_depth import QUEUE_MAX_MESSAGES
 from magent2.telemetry.observation import RunObserver
 from magent2.worker.lane_run import RUN_MAX_S
 from magent2.worker.runner_adapter import Runner
@@ -92,6 +93,7 @@ class ServedTeam:
         service.budgets.configured = lambda: self.registry.roster.budgets
         service.retention = lambda: retention_policy(self.registry.roster.retention)
         service.fires_schedules = True
+        service.queue_max_messages = limits.get("queue_max_messages", QUEUE_MAX_MESSAGES)
         service.approval_max_s = limits.get("approval_max_s", APPROVAL_MAX_S)
         service.webhooks.configured = self.webhooks
         return service

@@ -14,6 +14,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Delete, Lanes, Later, Leave, Operation
+from magent2.directory.agents import remove_agent
 from magent2.errors import Fenced, IdConflict, LimitError, NameTaken, ScheduleEnded
 from magent2.mail import lane_loop
 from magent2.models.address import SCHEDULER
@@ -252,6 +253,34 @@ async def test_a_busy_session_is_recorded_as_a_failure_and_the_schedule_goes_on(
     assert schedule.last_error is not None
     assert "is busy" in schedule.last_error
     assert len(messages(bus)) == 1
+
+
+async def test_a_full_queue_refuses_the_message_of_a_slot(bus: Engine) -> None:
+    new_schedule(bus, HOURLY)
+    await look_until_idle(bus)
+    send(bus, "first", SESSION)
+    set_back_to(bus, hour(round(time.time() * 1000)))
+
+    scheduler = asyncio.create_task(keep_firing(bus, "w1", LEASE_S, queue_max_messages=1))
+    await until(lambda: found(bus).runs)
+    set_back_to(bus, hour(round(time.time() * 1000)) - HOUR_S * 1000)
+    await until(lambda: found(bus).failures)
+    scheduler.cancel()
+    await asyncio.gather(scheduler, return_exceptions=True)
+
+    assert "the limit is 1" in str(found(bus).last_error)
+
+
+async def test_a_removed_agent_refuses_the_message_of_a_slot(bus: Engine) -> None:
+    new_schedule(bus, HOURLY, agent="Bo")
+    await look_until_idle(bus)
+    run_sync(bus, remove_agent, "Bo")
+    set_back_to(bus, hour(round(time.time() * 1000)))
+
+    await look_until_idle(bus)
+
+    assert (messages(bus), found(bus).status, outcomes(bus)) == ([], "active", ["failed"])
+    assert "'Bo' was removed" in str(found(bus).last_error)
 
 
 async def test_creating_twice_is_once_and_another_body_is_refused(bus: Engine) -> None:

@@ -93,6 +93,45 @@ def list_webhooks(as_json: bool, gateway: GatewayOptions) -> None:
     print_table(("WEBHOOK", "OWNER", "URL", "EVENTS"), rows)
 
 
+@webhooks.command(epilog="Example: magent2 webhooks update ID --event run.failed --event run.stopped")
+@click.argument("webhook")
+@click.option("--receiver", metavar="URL", help="URL that it is sent to from now on.")
+@click.option(
+    "--event", "events", type=click.Choice(WEBHOOK_EVENTS), multiple=True, help="Event that it is told of from now on."
+)
+@click.option("--secret-file", type=click.File(), help="File with the new secret; '-' is stdin.")
+@click.option("--rotate-secret", is_flag=True, help="Make a new secret and print it. The old one is not used again.")
+@json_option
+@gateway_options
+def update(
+    webhook: str,
+    receiver: str | None,
+    events: tuple[WebhookEvent, ...],
+    secret_file: IO[str] | None,
+    rotate_secret: bool,
+    as_json: bool,
+    gateway: GatewayOptions,
+) -> None:
+    """Change a webhook. What is not given stays, also the secret."""
+    if receiver is None and not events and secret_file is None and not rotate_secret:
+        raise click.UsageError("give --receiver, --event, --secret-file or --rotate-secret")
+    with gateway.connect() as client:
+        changed = client.update_webhook(
+            webhook,
+            url=receiver,
+            events=events or None,
+            secret=None if secret_file is None else secret_file.read().strip(),
+            rotate_secret=rotate_secret,
+        )
+    if as_json:
+        print_json(changed)
+        return
+    print_note(f"updated webhook {changed.id}")
+    if changed.secret is not None:
+        print_note("its new secret, which is not shown again:")
+        print_data(changed.secret)
+
+
 @webhooks.command("rm")
 @click.argument("webhook")
 @gateway_options

@@ -219,6 +219,21 @@ def webhooks(owner: str | None) -> ApiRequest[tuple[WebhookInfo, ...]]:
     return ApiRequest("GET", "/api/webhooks", parse, _params(owner=owner))
 
 
+def update_webhook(
+    webhook_id: str,
+    url: str | None,
+    events: Sequence[WebhookEvent] | None,
+    secret: str | None,
+    rotate_secret: bool,
+) -> ApiRequest[WebhookInfo]:
+    body = _given(
+        url=url, events=None if events is None else list(events), secret=secret, rotate_secret=rotate_secret or None
+    )
+    path = f"/api/webhooks/{path_part(webhook_id)}"
+    # A repeat would make another secret, and the one that was shown would be lost.
+    return ApiRequest("PATCH", path, WebhookInfo.model_validate, body=body, repeatable=not rotate_secret)
+
+
 def delete_webhook(webhook_id: str) -> ApiRequest[None]:
     return ApiRequest("DELETE", f"/api/webhooks/{path_part(webhook_id)}", _nothing)
 

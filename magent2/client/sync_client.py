@@ -415,6 +415,18 @@ class Client:
         """Return the caller's webhooks; for administrators all, or those of an owner."""
         return self._request(api_requests.webhooks(owner))
 
+    def update_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        events: Sequence[WebhookEvent] | None = None,
+        secret: str | None = None,
+        rotate_secret: bool = False,
+    ) -> WebhookInfo:
+        """Change a webhook; what is not given stays. With `rotate_secret`, only this result has the new secret."""
+        return self._request(api_requests.update_webhook(webhook_id, url, events, secret, rotate_secret))
+
     def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook with its secret."""
         self._request(api_requests.delete_webhook(webhook_id))

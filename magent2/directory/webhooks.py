@@ -15,8 +15,9 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, LastSeqIs, SetHead, Trim
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.bus.retention import trim_steps
+from magent2.bus.retry import retry_on_conflict
 from magent2.directory.connectors import Capabilities, ConnectorRegistration
-from magent2.errors import InvalidInput, UnknownEntity, WebhooksFull
+from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity, WebhooksFull
 from magent2.models.address import WEBHOOK_PREFIX, is_name, outbox_topic, webhook_topic
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.models.webhook_config import WEBHOOK_SETTINGS, check_webhook
@@ -71,7 +72,8 @@ def _webhook(info: TopicInfo) -> Webhook | None:
     config = {name: head[name] for name in WEBHOOK_SETTINGS if name in head}
     events = tuple(str(name) for name in head["events"])
     name = info.topic.removeprefix(WEBHOOK_PREFIX)
-    return Webhook(name, head.get("owner"), events, config, info.active_ms)  # type: ignore[arg-type]  # of any release
+    created_ms = int(head.get("created_ms", info.active_ms))  # a change of the head sets `active_ms`
+    return Webhook(name, head.get("owner"), events, config, created_ms)  # type: ignore[arg-type]  # of any release
 
 
 # --- reading
@@ -117,9 +119,7 @@ async def create_webhook(log: Log, owner: str | None, config: JsonObject, events
 
     Raises `SettingsError` or `InvalidInput` for a configuration that cannot be used, `WebhooksFull` at the limit.
     """
-    check_webhook(config)
-    if len(str(config.get("secret", ""))) > WEBHOOK_SECRET_MAX_CHARS:
-        raise InvalidInput(f"the secret of a webhook has at most {WEBHOOK_SECRET_MAX_CHARS} characters; shorten it")
+    _check_config(config)
     wanted = check_events(events)
     await _check_count(log, owner, WEBHOOKS_PER_OWNER_MAX - 1)
     webhook_id = f"wh-{uuid.uuid4().hex}"
@@ -132,6 +132,46 @@ async def create_webhook(log: Log, owner: str | None, config: JsonObject, events
     except WebhooksFull:
         await delete_webhook(log, webhook_id)
         raise
+    return await find_webhook(log, webhook_id)
+
+
+def _check_config(config: JsonMapping) -> None:
+    check_webhook(config)
+    if len(str(config.get("secret", ""))) > WEBHOOK_SECRET_MAX_CHARS:
+        raise InvalidInput(f"the secret of a webhook has at most {WEBHOOK_SECRET_MAX_CHARS} characters; shorten it")
+
+
+async def update_webhook(
+    log: Log, webhook_id: str, *, url: str | None = None, secret: str | None = None, events: Sequence[str] = ()
+) -> Webhook:
+    """Change what is given, and return the webhook. Notifications that wait go to the new URL, with the new secret.
+
+    Raises `UnknownEntity`, and for a configuration that cannot be used the errors of `create_webhook`. A secret that
+    the workers have in their environment is changed there: `InvalidInput`.
+    """
+    given = {name: value for name, value in (("url", url), ("secret", secret)) if value is not None}
+
+    async def attempt() -> None:
+        webhook = await find_webhook(log, webhook_id)
+        (info,) = await log.describe(webhook.connector)
+        if secret is not None and "secret_env" in webhook.config:
+            raise InvalidInput(
+                f"the secret of the webhook is in {webhook.config['secret_env']} of the workers; change it there"
+            )
+        _check_config({**webhook.config, **given})
+        wanted = {**given, **({"events": list(check_events(events))} if events else {})}
+        if all(info.head.get(name) == value for name, value in wanted.items()):
+            return
+        # An id that both of two changes at the same time had would make the second a repeat, which writes nothing.
+        changed = NewRecord(webhook.connector, {"event": "changed"}, id=f"changed-{uuid.uuid4().hex}")
+        unchanged = LastSeqIs(webhook.connector, info.last)
+        head = SetHead(webhook.connector, {**wanted, "created_ms": webhook.created_ms})
+        await log.append(Append(records=(changed,), conditions=(unchanged,), heads=(head,)))
+
+    try:
+        await retry_on_conflict(attempt, f"webhook {webhook_id[:80]!r}")
+    except TopicDeleted as error:
+        raise unknown_webhook(webhook_id) from error
     return await find_webhook(log, webhook_id)
 
 

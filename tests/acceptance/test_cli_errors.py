@@ -93,6 +93,7 @@ ARGUMENTS: dict[str, str] = {
     "webhooks retry": "unknown item",
     "webhooks rm": "unknown",
     "webhooks test": "unknown",
+    "webhooks update": "unknown --event run.failed",
     "outbox drop": "unknown item",
     "outbox ls": "",
     "outbox retry": "unknown item",

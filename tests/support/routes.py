@@ -131,6 +131,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/webhooks"): ALL,
     ("POST", "/api/webhooks"): Row("all", 201, body={"url": "https://example.com/hooks"}),
     ("GET", "/api/webhooks/{webhook}"): Row("all", 404, path="/api/webhooks/wh-unknown"),
+    ("PATCH", "/api/webhooks/{webhook}"): Row("all", 404, path="/api/webhooks/wh-unknown", body={}),
     ("DELETE", "/api/webhooks/{webhook}"): Row("all", 404, path="/api/webhooks/wh-unknown"),
     ("POST", "/api/webhooks/{webhook}/test"): Row("all", 404, path="/api/webhooks/wh-unknown/test"),
     ("GET", "/api/webhooks/{webhook}/deliveries"): Row("all", 404, path="/api/webhooks/wh-unknown/deliveries"),

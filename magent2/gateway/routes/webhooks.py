@@ -19,6 +19,7 @@ from magent2.directory.webhooks import (
     find_webhook,
     list_webhooks,
     unknown_webhook,
+    update_webhook,
 )
 from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
@@ -27,6 +28,7 @@ from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, BODY_ERRORS,
 from magent2.gateway.services import Services
 from magent2.models.address import NAME_MAX_CHARS, check_name
 from magent2.models.api.webhooks import (
+    WebhookChange,
     WebhookDelivery,
     WebhookDeliveryList,
     WebhookInfo,
@@ -90,6 +92,28 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
     async def show(webhook: WebhookId, request: Request) -> WebhookInfo:
         """Describe a webhook, without its secret."""
         return _info(await _owned(services, webhook, caller(request)))
+
+    @routes.patch(
+        "/{webhook:id}",
+        operation_id="update_webhook",
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 501, 507),
+        openapi_extra=json_body(WebhookChange),
+    )
+    async def update(webhook: WebhookId, request: Request) -> WebhookInfo:
+        """Change the URL, the events or the secret of a webhook. What is not given stays, also the secret."""
+        body = await parse_body(request, services, WebhookChange)
+        principal = caller(request)
+        found = await _owned(services, webhook, principal)
+        add_audit_ids(request.scope, webhook=found.id)
+        if body.url is not None and found.config.get("allow_private") and not principal.admin:
+            raise Problem(403, "admin_only", "this webhook may call private addresses; only an administrator moves it")
+        if body.secret is not None and body.rotate_secret:
+            raise Problem(422, "two_secrets", "give 'secret', or 'rotate_secret' for one that the gateway makes")
+        made = secrets.token_hex(WEBHOOK_SECRET_BYTES) if body.rotate_secret else None
+        changed = await update_webhook(
+            Log(services.bus), found.id, url=body.url, secret=made or body.secret, events=body.events or ()
+        )
+        return _info(changed, made)
 
     @routes.delete(
         "/{webhook:id}", operation_id="delete_webhook", status_code=204, responses=problems(*WEBHOOK_ERRORS, 507)

@@ -42,8 +42,23 @@ class WebhookRequest(StrictRequest):
     allow_private: Annotated[bool, Field(description="for admins: any address, also without TLS")] = False
 
 
+class WebhookChange(StrictRequest):
+    """What to change of a webhook; a field that is absent stays as it is."""
+
+    model_config = example(events=["run.failed"])
+
+    url: Annotated[
+        str | None, Field(min_length=1, max_length=URL_MAX_CHARS, description="under the rules of the registration")
+    ] = None
+    events: Annotated[list[WebhookEvent] | None, Field(min_length=1, max_length=32)] = None
+    secret: Annotated[str | None, Field(max_length=1000, description="a new secret; 16 to 256 characters")] = None
+    rotate_secret: Annotated[bool, Field(description="the gateway makes a new secret, and this response shows it")] = (
+        False
+    )
+
+
 class WebhookInfo(ApiModel):
-    """A webhook. Its secret is only in the response that creates it, if the gateway made it."""
+    """A webhook. Its secret is only in the response that creates or rotates it, if the gateway made it."""
 
     model_config = example(**WEBHOOK_EXAMPLE, secret=None)
 

@@ -25,6 +25,7 @@ RUN: Route = ("POST", "/api/schedules/{schedule_id}/run")
 PUT_WEBHOOK: Route = ("POST", "/api/webhooks")
 WEBHOOKS: Route = ("GET", "/api/webhooks")
 WEBHOOK: Route = ("GET", "/api/webhooks/{webhook}")
+CHANGE_WEBHOOK: Route = ("PATCH", "/api/webhooks/{webhook}")
 DROP_WEBHOOK: Route = ("DELETE", "/api/webhooks/{webhook}")
 TEST: Route = ("POST", "/api/webhooks/{webhook}/test")
 DELIVERIES: Route = ("GET", "/api/webhooks/{webhook}/deliveries")
@@ -106,6 +107,7 @@ _MISSHAPEN: dict[Route, dict[str, Any]] = {
     PUT_SCHEDULE: {**PLANNED, "missed": "never"},
     RUN: {"client_message_id": ""},
     PUT_WEBHOOK: {"url": URL, "events": ["run.began"]},
+    CHANGE_WEBHOOK: {"events": ["run.began"]},
     PUT_BUDGET: {**NO_CALLS, "calls": -1},
 }
 
@@ -133,6 +135,8 @@ def _of_ids() -> list[Case]:
     for route in OF_WEBHOOK:
         found += [Case(route, 404, "unknown_entity", _at(route, name)) for name in ("never", "{bobs_hook}")]
         found.append(Case(route, 422, "bad_parameter", _at(route, WEBHOOK_ID_TOO_LONG)))
+    for name in ("never", "{bobs_hook}"):
+        found.append(Case(CHANGE_WEBHOOK, 404, "unknown_entity", _at(CHANGE_WEBHOOK, name), body={}))
     return found
 
 
@@ -169,6 +173,7 @@ AUTOMATION_SUCCESSES = [
     Case(PUT_WEBHOOK, 201, body={"url": URL, "scope": "deployment", "events": ["run.failed"]}, who="admin"),
     Case(WEBHOOKS, 200),
     Case(WEBHOOK, 200, at=_at(WEBHOOK, "{hook}")),
+    Case(CHANGE_WEBHOOK, 200, at=_at(CHANGE_WEBHOOK, "{hook}"), body={"url": URL, "rotate_secret": True}),
     Case(TEST, 202, at=_at(TEST, "{hook}")),
     Case(DELIVERIES, 200, at=_at(DELIVERIES, "{hook}")),
     Case(RESEND, 200, at=_at(RESEND, "{hook}", "{dead_delivery}")),
@@ -202,6 +207,14 @@ AUTOMATION_REFUSALS = [
     Case(PUT_WEBHOOK, 422, "invalid", body={"url": "https://127.0.0.1/"}),
     Case(PUT_WEBHOOK, 403, "admin_only", body={"url": URL, "scope": "deployment"}),
     Case(WEBHOOKS, 422, "bad_parameter", params={"owner": TOO_LONG}),
+    Case(CHANGE_WEBHOOK, 422, "invalid", _at(CHANGE_WEBHOOK, "{hook}"), body={"url": "https://127.0.0.1/"}),
+    Case(
+        CHANGE_WEBHOOK,
+        422,
+        "two_secrets",
+        _at(CHANGE_WEBHOOK, "{hook}"),
+        body={"secret": "of-sixteen-chars", "rotate_secret": True},  # pragma: allowlist secret
+    ),
     Case(RESEND, 404, "unknown_entity", at=_at(RESEND, "{hook}", "evt-never")),
     Case(RESEND, 422, "invalid", at=_at(RESEND, "{hook}", "{waiting_delivery}")),
     Case(REPORT, 403, "admin_only", params={"user": "user:bob"}),
@@ -217,6 +230,8 @@ AUTOMATION_REFUSALS = [
 ]
 
 AUTOMATION_ELSEWHERE = {
+    (CHANGE_WEBHOOK, 403),  # of a webhook that an administrator registered: tests/unit/gateway/test_webhooks.py
+    (CHANGE_WEBHOOK, 409),  # others change it all the time: tests/unit/gateway/test_webhooks.py
     (RESEND, 409),  # another decision just before: tests/unit/gateway/test_webhooks.py
     (PUT_BUDGET, 409),  # others set limits all the time: tests/integration/test_api_budgets.py
 }

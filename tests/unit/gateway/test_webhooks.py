@@ -14,7 +14,7 @@ from magent2.bus.operations import Append, Topics
 from magent2.connectors.outbox import drop_item, read_outbox, state_record
 from magent2.connectors.relay import Relay, running_relay
 from magent2.directory.erasure import erase_user
-from magent2.directory.webhooks import WEBHOOKS_PER_OWNER_MAX, create_webhook, list_webhooks
+from magent2.directory.webhooks import WEBHOOKS_PER_OWNER_MAX, create_webhook, list_webhooks, update_webhook
 from magent2.errors import WebhooksFull
 from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.webhook_events import WEBHOOK_EVENTS
@@ -112,6 +112,101 @@ async def test_an_admin_may_do_so(http: httpx2.AsyncClient) -> None:
     assert (both.status_code, "one of secret and secret_env" in both.text) == (422, True)
 
 
+async def change(http: httpx2.AsyncClient, headers: dict[str, str], webhook_id: str, **fields: Any) -> httpx2.Response:
+    return await http.patch(f"/api/webhooks/{webhook_id}", json=fields, headers=headers)
+
+
+async def test_a_change_keeps_what_is_not_given(bus: MemoryBus, http: httpx2.AsyncClient, ann: KeyHolder) -> None:
+    made = (await create(http, ann.headers, events=["run.failed"])).json()
+
+    moved = (await change(http, ann.headers, made["id"], url="https://example.com/other")).json()
+    wider = (await change(http, ann.headers, made["id"], events=["run.stopped", "run.failed"])).json()
+
+    assert moved == {**made, "secret": None, "url": "https://example.com/other"}
+    assert wider == {**moved, "events": ["run.failed", "run.stopped"]}
+    (stored,) = await list_webhooks(Log(bus))
+    assert stored.config == {"url": "https://example.com/other", "secret": made["secret"]}
+    assert (await change(http, ann.headers, made["id"])).json() == wider
+
+
+async def test_a_rotated_secret_is_shown_once_and_the_old_one_is_gone(
+    bus: MemoryBus, http: httpx2.AsyncClient, ann: KeyHolder
+) -> None:
+    made = (await create(http, ann.headers)).json()
+
+    rotated = (await change(http, ann.headers, made["id"], rotate_secret=True)).json()
+    assert (len(rotated["secret"]), rotated["secret"] != made["secret"]) == (64, True)
+    given = await change(http, ann.headers, made["id"], secret=SECRET)
+
+    assert (given.status_code, given.json()["secret"]) == (200, None)
+    left = await everything(bus)
+    assert SECRET in left
+    assert made["secret"] not in left
+    assert rotated["secret"] not in left
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"url": "http://example.com/"}, 422, "must begin with https://"),
+        ({"url": "https://169.254.169.254/"}, 422, "the address is not public"),
+        ({"secret": "short"}, 422, "at least 16 characters"),  # pragma: allowlist secret
+        ({"secret": "x" * 257}, 422, "at most 256 characters"),
+        ({"secret": SECRET, "rotate_secret": True}, 422, "'rotate_secret'"),
+        ({"events": []}, 422, "events"),
+        ({"scope": "deployment"}, 422, "scope"),
+    ],
+)
+async def test_a_wrong_change_is_refused_and_changes_nothing(
+    bus: MemoryBus, http: httpx2.AsyncClient, ann: KeyHolder, fields: dict[str, Any], status: int, words: str
+) -> None:
+    made = (await create(http, ann.headers)).json()
+    before = await list_webhooks(Log(bus))
+
+    refused = await change(http, ann.headers, made["id"], **fields)
+
+    assert (refused.status_code, words in refused.text) == (status, True), refused.text
+    assert await list_webhooks(Log(bus)) == before
+
+
+async def test_only_an_administrator_moves_a_webhook_that_may_call_private_addresses(
+    bus: MemoryBus, http: httpx2.AsyncClient, ann: KeyHolder
+) -> None:
+    config = {"url": "http://127.0.0.1:9/", "secret_env": "MAGENT2_SECRET_X", "allow_private": True}
+    webhook = await create_webhook(Log(bus), ANN, config)
+
+    refused = await change(http, ann.headers, webhook.id, url="http://127.0.0.1:6379/")
+    moved = await change(http, ADMIN, webhook.id, url="http://127.0.0.1:10/")
+    secret = await change(http, ADMIN, webhook.id, rotate_secret=True)
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "admin_only")
+    assert (moved.status_code, moved.json()["url"]) == (200, "http://127.0.0.1:10/")
+    assert (secret.status_code, "MAGENT2_SECRET_X of the workers" in secret.text) == (422, True)
+
+
+async def test_two_changes_at_the_same_time_are_both_made(bus: MemoryBus) -> None:
+    webhook = await create_webhook(Log(bus), ANN, {"url": URL, "secret": SECRET})
+    other = BeforeFirst(bus, Append, lambda: run_sync(bus, update_webhook, webhook.id, events=["run.failed"]))
+
+    changed = await update_webhook(Log(other), webhook.id, url="https://example.com/other")
+
+    assert (changed.url, changed.events) == ("https://example.com/other", ("run.failed",))
+    assert changed.created_ms == webhook.created_ms
+
+
+async def test_a_waiting_notification_goes_to_the_new_address(bus: MemoryBus, http: httpx2.AsyncClient) -> None:
+    made = (await create(http, ADMIN, "http://127.0.0.1:9/", allow_private=True)).json()
+    await http.post(f"/api/webhooks/{made['id']}/test", headers=ADMIN)
+
+    async with webhook_receiver() as receiver:
+        rotated = (await change(http, ADMIN, made["id"], url=receiver.url, rotate_secret=True)).json()
+        async with running_relay(bus, lambda engine: Relay(engine, retry=AT_ONCE)):
+            await until(lambda: states(bus, made["id"]) == ["sent"])
+
+    (post,) = receiver.posts
+    assert post.is_signed_by(rotated["secret"])
+
+
 async def test_the_number_of_an_owner_is_limited(bus: MemoryBus, http: httpx2.AsyncClient, ann: KeyHolder) -> None:
     for _ in range(WEBHOOKS_PER_OWNER_MAX):
         assert (await create(http, ann.headers)).status_code == 201
@@ -148,9 +243,11 @@ async def test_a_webhook_of_another_owner_is_unknown(bus: MemoryBus, http: httpx
 
     for webhook in (theirs, of_all, "wh-never"):
         for method, path in (
-            ("GET", ""), ("DELETE", ""), ("POST", "/test"), ("GET", "/deliveries"), ("POST", "/deliveries/evt-1/retry"),
+            ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/test"), ("GET", "/deliveries"),
+            ("POST", "/deliveries/evt-1/retry"),
         ):  # fmt: skip
-            refused = await http.request(method, f"/api/webhooks/{webhook}{path}", headers=ann.headers)
+            body = {} if method == "PATCH" else None
+            refused = await http.request(method, f"/api/webhooks/{webhook}{path}", json=body, headers=ann.headers)
             assert (refused.status_code, refused.json()["code"]) == (404, "unknown_entity"), (method, path)
     assert len((await http.get("/api/webhooks", headers=ann.headers)).json()["webhooks"]) == 1
     assert (await http.get("/api/webhooks?owner=user:bob", headers=ann.headers)).json()["webhooks"] == []

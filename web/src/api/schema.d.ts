@@ -3626,6 +3626,35 @@ export type components = {
             session_id: string;
         };
         /**
+         * WebhookChange
+         * @description What to change of a webhook; a field that is absent stays as it is.
+         * @example {
+         *       "events": [
+         *         "run.failed"
+         *       ]
+         *     }
+         */
+        WebhookChange: {
+            /** Events */
+            events?: ("run.finished" | "run.failed" | "run.stopped" | "approval.requested" | "budget.reached")[] | null;
+            /**
+             * Rotate Secret
+             * @description the gateway makes a new secret, and this response shows it
+             * @default false
+             */
+            rotate_secret: boolean;
+            /**
+             * Secret
+             * @description a new secret; 16 to 256 characters
+             */
+            secret?: string | null;
+            /**
+             * Url
+             * @description under the rules of the registration
+             */
+            url?: string | null;
+        };
+        /**
          * WebhookDelivery
          * @description A notification and what became of it. One that is `dead` or `unknown` can be sent again.
          * @example {
@@ -3682,7 +3711,7 @@ export type components = {
         };
         /**
          * WebhookInfo
-         * @description A webhook. Its secret is only in the response that creates it, if the gateway made it.
+         * @description A webhook. Its secret is only in the response that creates or rotates it, if the gateway made it.
          * @example {
          *       "id": "wh-0a1b",
          *       "url": "https://example.com/hooks",

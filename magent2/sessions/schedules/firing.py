@@ -11,12 +11,14 @@ from magent2.errors import TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.address import schedule_runs_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.events import ErrorEvent
 from magent2.models.json_types import JsonObject
 from magent2.sessions.busy import plan_if_allowed
 from magent2.sessions.schedules.planning import Fire, Skipped
 from magent2.sessions.schedules.store import LAST_ERROR_MAX_CHARS, Schedule, schedule_text, slot_message_id
 from magent2.sessions.steering import plan_steer
 from magent2.sessions.store import with_user_message
+from magent2.sessions.stream import stream_record
 
 REMINDER_PREFIX = "Reminder: "  # tells an agent that the message is not from a person
 SCHEDULE = "schedule"  # metadata field of mail: the schedule that sent it, and its slot
@@ -73,14 +75,27 @@ def fired(schedule: Schedule, fire: Fire) -> Write:
 
 
 def refused(schedule: Schedule, fire: Fire, error: str, *, for_good: bool) -> Write:
-    """Return what the schedule records about a slot whose message was refused. `for_good`: it ends with it."""
+    """Return what the schedule records about a slot whose message was refused. `for_good`: it ends with it.
+
+    The session is told of the first of several refused slots. An event for each would fill the stream of a session that
+    takes no messages.
+    """
     text = error[:LAST_ERROR_MAX_CHARS]
     facts: JsonObject = {"outcome": "failed", "slot": instant(fire.slot_ms), "error": text}
     fields: JsonObject = {"last_error": text, "failures": schedule.failures + 1}
     if for_good:
         fire = Fire(fire.slot_ms, None, fire.late_s, fire.skipped)
         fields["end_reason"] = text
-    return _after_slot(schedule, fire, facts, fields)
+    recorded = _after_slot(schedule, fire, facts, fields)
+    if for_good or schedule.last_error is not None:
+        return recorded
+    event = ErrorEvent(
+        conversation_id=schedule.session_id,
+        agent=schedule.agent or "",
+        code="schedule_refused",
+        message=f"schedule {schedule.schedule_id!r} did not send its message: {text}",
+    )
+    return recorded.merge(Write(records=(stream_record(event),)))
 
 
 def _after_slot(schedule: Schedule, fire: Fire, facts: JsonObject, fields: JsonObject) -> Write:

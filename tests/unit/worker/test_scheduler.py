@@ -283,6 +283,21 @@ async def test_a_removed_agent_refuses_the_message_of_a_slot(bus: Engine) -> Non
     assert "'Bo' was removed" in str(found(bus).last_error)
 
 
+async def test_a_session_is_told_of_the_first_of_several_refused_slots(bus: Engine) -> None:
+    new_schedule(bus, HOURLY, agent="Bo")
+    await look_until_idle(bus)
+    run_sync(bus, remove_agent, "Bo")
+
+    for hours in (3, 2):
+        set_back_to(bus, hour(round(time.time() * 1000)) - hours * HOUR_S * 1000)
+        await look_until_idle(bus)
+
+    assert found(bus).failures == 2
+    (told,) = [record.payload for record in whole_log(bus, f"stream:{SESSION}") if record.payload["event"] == "error"]
+    assert (told["code"], told["agent"]) == ("schedule_refused", "Bo")
+    assert told["message"] == f"schedule {ID!r} did not send its message: the agent 'Bo' was removed"
+
+
 async def test_creating_twice_is_once_and_another_body_is_refused(bus: Engine) -> None:
     timing, _ = hourly()
     schedule = new_schedule(bus, timing)

@@ -51,11 +51,14 @@ def demo(pause_s: float) -> None:
     with resources.closed_on_error():
         runner = demo_team(DEFAULT_AGENT, pause_s)
 
+    def worker() -> WorkerService:
+        service = WorkerService(resources.bus, {DEFAULT_AGENT: runner})
+        service.fires_schedules = True  # the gateway accepts them
+        return service
+
     async def run() -> None:
         stop = stop_event_on_signals("stopping the demo")
-        serving = asyncio.create_task(
-            run_gateway(resources, lambda: WorkerService(resources.bus, {DEFAULT_AGENT: runner}), lambda: None, stop)
-        )
+        serving = asyncio.create_task(run_gateway(resources, worker, lambda: None, stop))
         async with AsyncClient(resources.url, token) as client:
             playing = asyncio.create_task(play(client))
             stopping = asyncio.create_task(stop.wait())

@@ -370,7 +370,13 @@ async def _drain_after(stop: asyncio.Event, service: WorkerService) -> None:
 
 
 async def _work(bus: Engine, worker: WorkerService, create_relay: Callable[[Engine], Relay]) -> None:
-    async with running_relay(bus, create_relay):
+    def relay(bus: Engine) -> Relay:
+        created = create_relay(bus)
+        if worker.metrics is not None:
+            created.on_outcome = worker.metrics.count_delivery
+        return created
+
+    async with running_relay(bus, relay):
         await worker.run()
 
 

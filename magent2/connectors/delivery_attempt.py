@@ -42,6 +42,7 @@ NO_JOB_DELAY_S = 1.0
 OVERDUE_READ_MAX = 50  # last records of an outbox in which the outcome of the message before is looked for
 
 FailedState: TypeAlias = Literal["dead", "unknown"]
+DeliveryOutcome: TypeAlias = Literal["sent", "retried", "dead", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,12 @@ class DeliveryAttempt:
         chance: Callable[[], float] = random.random,
         retry: RetryPolicy = DELIVERY_RETRY,
         find: Callable[[str], Awaitable[ConnectorRegistration]] | None = None,
+        on_outcome: Callable[[DeliveryOutcome], None] = lambda outcome: None,
     ) -> None:
-        """`find` returns the registration of a connector, or raises `UnknownEntity` or `TransientError`."""
+        """`find` returns the registration of a connector, or raises `UnknownEntity` or `TransientError`.
+
+        `on_outcome` is called when the outcome of the attempt is on the log.
+        """
         self._bus = bus
         self._lane = lane
         self._connectors = connectors
@@ -107,6 +112,7 @@ class DeliveryAttempt:
         self._message: OutgoingMessage | None = None
         self._written = 0
         self._find = find or self._find_connector
+        self._on_outcome = on_outcome
         # All webhooks share one relay agent, and each has a lane that is named like its outbox.
         named_by = lane.owner.conversation if lane.owner.agent == WEBHOOK_RELAY else lane.owner.agent
         self.connector_id = named_by.partition(":")[2]
@@ -224,6 +230,7 @@ class DeliveryAttempt:
         except (NotTaken, OutcomeUnknown, TransientError, BlobMissing) as error:
             return await self._fail(message, error, takes_key)
         await self._settle(state_record(message.key, self.connector_id, "sent", receipt=receipt.id))
+        self._on_outcome("sent")
         return False
 
     async def _send(
@@ -253,6 +260,7 @@ class DeliveryAttempt:
             note = state_record(message.key, self.connector_id, "failed", **facts)
             failed = NewRecord(note.topic, note.payload, id=self._note_id("failed"))
             await self._write(Later(owner=self._owner, delay_s=decision.delay_s, records=(failed,)))
+            self._on_outcome("retried")
             return True
         if decision.state == "dead" and await self._may_have_arrived(takes_key):
             decision = GiveUpDelivery("unknown", f"{decision.reason}; an earlier attempt may have delivered it")
@@ -261,6 +269,7 @@ class DeliveryAttempt:
             await self._settle(note, *failure_events(message, decision))
         except TopicDeleted:  # the conversation was deleted, so there is no stream to report to
             await self._settle(note)
+        self._on_outcome(decision.state)
         return False
 
     async def _begin(self, message: OutgoingMessage) -> None:

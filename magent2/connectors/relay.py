@@ -24,7 +24,7 @@ from magent2.bus.retention import trim_steps
 from magent2.bus.retry import retry_call
 from magent2.bus.watch import Watch
 from magent2.connectors.builtin import make_connector
-from magent2.connectors.delivery_attempt import DeliveryAttempt
+from magent2.connectors.delivery_attempt import DeliveryAttempt, DeliveryOutcome
 from magent2.connectors.interface import Connector
 from magent2.connectors.outbox import list_outboxes, trim_outbox
 from magent2.directory.connectors import (
@@ -54,7 +54,8 @@ class Relay(LaneHandler[DeliveryAttempt]):
     """Sends the messages of every registered connector, also of those that are registered while it runs.
 
     `chance` returns a number from 0 to 1 that spreads the retries of messages that failed together. `now_s` is the wall
-    clock. `configured` returns the webhooks of the agents file, by their ids.
+    clock. `configured` returns the webhooks of the agents file, by their ids. `on_outcome` is called with the kind of
+    the receiver, `webhook` or `connector`, and the outcome of each attempt.
     """
 
     def __init__(  # noqa: PLR0913  one parameter per setting
@@ -77,6 +78,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
         self._now_s = now_s
         self._retry = retry
         self._configured = configured
+        self.on_outcome: Callable[[str, DeliveryOutcome], None] = lambda kind, outcome: None
         self._agents: tuple[str, ...] = ()
         self._has_webhooks = False  # a webhook has ever got a notification
         self._connectors: dict[str, tuple[ConnectorRegistration, Connector]] = {}
@@ -122,7 +124,16 @@ class Relay(LaneHandler[DeliveryAttempt]):
     # --- deliveries
 
     def create_work(self, lane: ClaimedLane) -> DeliveryAttempt:
-        return DeliveryAttempt(self._bus, lane, self._connector, self._chance, self._retry, self._find)
+        kind = "webhook" if lane.owner.agent == WEBHOOK_RELAY else "connector"
+        return DeliveryAttempt(
+            self._bus,
+            lane,
+            self._connector,
+            self._chance,
+            self._retry,
+            self._find,
+            lambda outcome: self.on_outcome(kind, outcome),
+        )
 
     async def work_on(self, work: DeliveryAttempt) -> bool:
         try:

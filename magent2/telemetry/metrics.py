@@ -207,6 +207,12 @@ class RunMetrics:
         )
         self._swept = Counter("magent2_swept", "What sweeps have removed from the log", ("kind",), registry=registry)
         self._slots = Counter("magent2_schedule_slots", "Slots of schedules", ("outcome",), registry=registry)
+        self._deliveries = Counter(
+            "magent2_deliveries",
+            "Attempts to deliver to webhooks and connectors",
+            ("kind", "outcome"),
+            registry=registry,
+        )
         self._slot_lateness = Histogram(
             "magent2_schedule_late_seconds",
             "Time from a slot of a schedule until its message was sent",
@@ -274,6 +280,10 @@ class RunMetrics:
         self._slots.labels(outcome).inc(count)
         if late_s is not None:
             self._slot_lateness.observe(max(0.0, late_s))
+
+    def count_delivery(self, kind: str, outcome: str) -> None:
+        """Count an attempt of the relay to deliver a message or a notification."""
+        self._deliveries.labels(kind, outcome).inc()
 
     def count_tool_call(self, tool: str, known: bool, failed: bool) -> None:
         name = self._tools.value(tool) if known else UNKNOWN_TOOL

@@ -122,6 +122,10 @@ class WorkerService(LaneHandler[LaneRun]):
         self.budgets.on_spent = lambda used: metrics.count_cost(float(used.cost_usd), used.unpriced_calls)
         self.budgets.on_reached = lambda kinds: metrics.count_budgets_reached(*kinds)
 
+    @property
+    def metrics(self) -> RunMetrics | None:
+        return None if self._observer is None else self._observer.metrics
+
     async def run(self) -> None:
         """Serve until drained.
 
@@ -147,7 +151,7 @@ class WorkerService(LaneHandler[LaneRun]):
 
     def background(self) -> Sequence[BackgroundWork]:
         work = [keep_running(f"{self.worker} team", self._follow_team)] if self._served.may_change else []
-        metrics = None if self._observer is None else self._observer.metrics
+        metrics = self.metrics
         if self.fires_schedules:
             work.append(keep_firing(self._bus, self.worker, self.lane_loop.lease_s, metrics, self.queue_max_messages))
         if self.retention is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import pytest
 
+from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Topics
@@ -18,9 +20,10 @@ from magent2.directory.webhooks import WEBHOOKS_PER_OWNER_MAX, create_webhook, l
 from magent2.errors import WebhooksFull
 from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.webhook_events import WEBHOOK_EVENTS
+from magent2.telemetry.metrics import RunMetrics
 from tests.support.api.sessions import everything
 from tests.support.engine_wrappers import BeforeFirst
-from tests.support.fake_receivers import answer, webhook_receiver
+from tests.support.fake_receivers import answer, ok, webhook_receiver
 from tests.support.gateway import asgi_client
 from tests.support.keys import ACCESS, ADMIN, KeyHolder, create_key_holder
 from tests.support.waiting import until
@@ -246,7 +249,7 @@ async def test_a_webhook_of_another_owner_is_unknown(bus: MemoryBus, http: httpx
             ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/test"), ("GET", "/deliveries"),
             ("POST", "/deliveries/evt-1/retry"),
         ):  # fmt: skip
-            body = {} if method == "PATCH" else None
+            body: dict[str, Any] | None = {} if method == "PATCH" else None
             refused = await http.request(method, f"/api/webhooks/{webhook}{path}", json=body, headers=ann.headers)
             assert (refused.status_code, refused.json()["code"]) == (404, "unknown_entity"), (method, path)
     assert len((await http.get("/api/webhooks", headers=ann.headers)).json()["webhooks"]) == 1
@@ -276,6 +279,31 @@ async def test_a_test_goes_through_the_relay_and_can_be_sent_again(bus: MemoryBu
     assert all(post.is_signed_by(made["secret"]) for post in receiver.posts)
     repeated = await http.post(f"{path}/deliveries/{queued['id']}/retry", headers=ADMIN)
     assert (repeated.status_code, "only dead and unknown" in repeated.text) == (422, True)
+
+
+async def test_attempts_are_counted_by_outcome(bus: MemoryBus, http: httpx2.AsyncClient) -> None:
+    metrics = RunMetrics()
+
+    def counted(engine: Engine) -> Relay:
+        relay = Relay(engine, retry=replace(AT_ONCE, give_up_after_s=60.0))
+        relay.on_outcome = metrics.count_delivery
+        return relay
+
+    async with webhook_receiver() as receiver:
+        made = (await create(http, ADMIN, receiver.url, allow_private=True)).json()
+        receiver.answers += [answer("503 Service Unavailable"), ok(), answer("410 Gone")]
+        for _ in range(2):
+            await http.post(f"/api/webhooks/{made['id']}/test", headers=ADMIN)
+        async with running_relay(bus, counted):
+            await until(lambda: states(bus, made["id"]) == ["sent", "dead"])
+
+    seen = {
+        sample.labels["outcome"]: sample.value
+        for metric in metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "magent2_deliveries_total" and sample.labels["kind"] == "webhook"
+    }
+    assert seen == {"retried": 1, "sent": 1, "dead": 1}
 
 
 async def test_a_retry_is_refused_if_an_operator_has_just_decided_otherwise(

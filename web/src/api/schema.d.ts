@@ -638,15 +638,16 @@ export type components = {
          * @description The choice of one function.
          */
         ChatToolName: {
-            /** Function */
-            function: {
-                [key: string]: string;
-            };
             /**
-             * Type
-             * @constant
+             * @default {
+             *       "name": ""
+             *     }
              */
-            type: "function";
+            function: components["schemas"]["FunctionName"];
+            /** Type */
+            type: string;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * CompactionInfo
@@ -834,6 +835,8 @@ export type components = {
         ConversationReference: {
             /** Id */
             id: string;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * DeadLetterInfo
@@ -1160,6 +1163,19 @@ export type components = {
             } | null;
             /** Strict */
             strict?: boolean | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * FunctionName
+         * @description `tool_choice.function`.
+         */
+        FunctionName: {
+            /**
+             * Name
+             * @default
+             */
+            name: string;
         } & {
             [key: string]: unknown;
         };
@@ -1706,6 +1722,7 @@ export type components = {
              * @default false
              */
             stream: boolean;
+            stream_options?: components["schemas"]["ResponseStreamOptions"] | null;
             /** Temperature */
             temperature?: number | null;
             text?: components["schemas"]["TextParameters"] | null;
@@ -1726,7 +1743,14 @@ export type components = {
         } & {
             [key: string]: unknown;
         };
-        /** ResponseTool */
+        /** ResponseStreamOptions */
+        ResponseStreamOptions: {
+            [key: string]: unknown;
+        };
+        /**
+         * ResponseTool
+         * @description A tool of the client.
+         */
         ResponseTool: {
             /** Description */
             description?: string | null;
@@ -3154,15 +3178,20 @@ export type components = {
             /** Tools */
             tools: components["schemas"]["ToolInfo"][];
         };
-        /** ToolName */
+        /**
+         * ToolName
+         * @description The choice of one function.
+         */
         ToolName: {
-            /** Name */
-            name: string;
             /**
-             * Type
-             * @constant
+             * Name
+             * @default
              */
-            type: "function";
+            name: string;
+            /** Type */
+            type: string;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * ToolRunRequest

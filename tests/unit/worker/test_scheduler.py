@@ -256,14 +256,15 @@ async def test_a_busy_session_is_recorded_as_a_failure_and_the_schedule_goes_on(
 
 
 async def test_a_full_queue_refuses_the_message_of_a_slot(bus: Engine) -> None:
-    new_schedule(bus, HOURLY)
+    timing, last = hourly()
+    new_schedule(bus, timing)
     await look_until_idle(bus)
     send(bus, "first", SESSION)
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
 
     scheduler = asyncio.create_task(keep_firing(bus, "w1", LEASE_S, queue_max_messages=1))
     await until(lambda: found(bus).runs)
-    set_back_to(bus, hour(round(time.time() * 1000)) - HOUR_S * 1000)
+    set_back_to(bus, last - HOUR_MS)
     await until(lambda: found(bus).failures)
     scheduler.cancel()
     await asyncio.gather(scheduler, return_exceptions=True)
@@ -272,10 +273,11 @@ async def test_a_full_queue_refuses_the_message_of_a_slot(bus: Engine) -> None:
 
 
 async def test_a_removed_agent_refuses_the_message_of_a_slot(bus: Engine) -> None:
-    new_schedule(bus, HOURLY, agent="Bo")
+    timing, last = hourly()
+    new_schedule(bus, timing, agent="Bo")
     await look_until_idle(bus)
     run_sync(bus, remove_agent, "Bo")
-    set_back_to(bus, hour(round(time.time() * 1000)))
+    set_back_to(bus, last)
 
     await look_until_idle(bus)
 
@@ -284,12 +286,13 @@ async def test_a_removed_agent_refuses_the_message_of_a_slot(bus: Engine) -> Non
 
 
 async def test_a_session_is_told_of_the_first_of_several_refused_slots(bus: Engine) -> None:
-    new_schedule(bus, HOURLY, agent="Bo")
+    timing, last = hourly()
+    new_schedule(bus, timing, agent="Bo")
     await look_until_idle(bus)
     run_sync(bus, remove_agent, "Bo")
 
     for hours in (3, 2):
-        set_back_to(bus, hour(round(time.time() * 1000)) - hours * HOUR_S * 1000)
+        set_back_to(bus, last - hours * HOUR_MS)
         await look_until_idle(bus)
 
     assert found(bus).failures == 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from magent2.errors import InvalidInput
+from magent2.roster.limits import LimitValues
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.function_tools import chat_send_definition
 from magent2.tools.definition import (
@@ -138,9 +139,13 @@ STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (
 )
 
 
-def standard_tools(paths: Mapping[str, str] | None = None, folder: Path | None = None) -> ToolRegistry:
-    """A registry with the default tools and those that the agents file names."""
-    registry = ToolRegistry(STANDARD)
+def standard_tools(
+    paths: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    limits: Callable[[], LimitValues] = LimitValues,
+) -> ToolRegistry:
+    """A registry with the default tools and those that the agents file names. `limits` returns the limits in force."""
+    registry = ToolRegistry({tool.name: tool for tool in (*STANDARD, *reminder_tools(limits))}.values())
     registry.follow(paths or {}, folder)
     return registry
 

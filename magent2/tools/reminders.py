@@ -7,7 +7,7 @@ follows from the call: a run that is taken over sets one reminder only.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import Field
 
@@ -19,9 +19,11 @@ from magent2.models.address import stream_topic
 from magent2.models.api.schedules import SCHEDULE_RUNS_MAX
 from magent2.models.json_types import JsonObject
 from magent2.models.principal import ADMIN
+from magent2.roster.limits import LimitValues
 from magent2.sessions.schedules.firing import instant
 from magent2.sessions.schedules.store import (
     SCHEDULE_TEXT_MAX_CHARS,
+    SCHEDULES_PER_PRINCIPAL_MAX,
     Schedule,
     get_schedule,
     plan_end,
@@ -30,7 +32,7 @@ from magent2.sessions.schedules.store import (
     schedules_in,
     shown_next_ms,
 )
-from magent2.sessions.schedules.timing import Timing, TimingInput
+from magent2.sessions.schedules.timing import INTERVAL_MIN_S, Timing, TimingInput
 from magent2.sessions.store import short_title
 from magent2.tools.definition import ToolAnswer, ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import RunFacts, SendMark
@@ -80,6 +82,10 @@ class SetReminder(SendingTool[ReminderArguments, ReminderPayload]):
     arguments = ReminderArguments
     payload = ReminderPayload
 
+    def __init__(self, limits: Callable[[], LimitValues] = LimitValues) -> None:
+        """`limits` returns those of schedules in force; the defaults apply to what it leaves out."""
+        self._limits = limits
+
     async def prepare(self, log: Log, arguments: ReminderArguments, context: ToolExecutionContext) -> ReminderPayload:
         if not arguments.text.strip():
             raise InvalidInput("text must be non-empty")
@@ -87,7 +93,8 @@ class SetReminder(SendingTool[ReminderArguments, ReminderPayload]):
         if len(given) != 1:
             raise InvalidInput("give exactly one of after, at and cron")
         wanted = TimingInput(arguments.at, arguments.after, arguments.cron, arguments.timezone)
-        timing = wanted.parse(round(time.time() * 1000))
+        interval_min_s = self._limits().get("schedule_interval_min_s", INTERVAL_MIN_S)
+        timing = wanted.parse(round(time.time() * 1000), interval_min_s)
         run = context.run
         (stream,) = await log.describe(stream_topic(run.conversation_id))
         return ReminderPayload(
@@ -114,7 +121,8 @@ class SetReminder(SendingTool[ReminderArguments, ReminderPayload]):
             title=short_title(payload.text),
             max_runs=payload.max_runs,
         )
-        return await plan_schedule(log, schedule, payload.text)
+        count_max = self._limits().get("schedules_per_principal_max", SCHEDULES_PER_PRINCIPAL_MAX)
+        return await plan_schedule(log, schedule, payload.text, count_max)
 
     def target(self, payload: ReminderPayload) -> str:
         return "reminder"
@@ -195,6 +203,6 @@ async def _shown(log: Log, reminder: Schedule) -> ToolAnswer:
     }
 
 
-def reminder_tools() -> tuple[ToolDefinition, ToolDefinition]:
-    """The tools that set and cancel reminders."""
-    return definition_of(SetReminder()), definition_of(CancelReminder())
+def reminder_tools(limits: Callable[[], LimitValues] = LimitValues) -> tuple[ToolDefinition, ToolDefinition]:
+    """The tools that set and cancel reminders. `limits` returns the limits in force."""
+    return definition_of(SetReminder(limits)), definition_of(CancelReminder())

@@ -73,7 +73,7 @@ class TeamRunner:
         route_max_s: float = ROUTE_MAX_S,
     ) -> None:
         self._roster_source: RosterSource = roster if not isinstance(roster, Roster) else lambda: roster
-        self.tools = tools if tools is not None else standard_tools()
+        self.tools = tools if tools is not None else standard_tools(limits=lambda: self.roster.limits)
         self.builtins = replace(builtins or BuiltinTools(), folder=folder)
         self.kind: ModelKind = kind
         self._config = config or RunnerConfig()

@@ -11,12 +11,14 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete
-from magent2.errors import UnknownSchedule
+from magent2.errors import InvalidInput, LimitError, UnknownSchedule
 from magent2.models.address import SCHEDULER, chat_topic
+from magent2.roster.limits import LimitValues
 from magent2.sessions.schedules.store import find_schedule, schedule_text
 from magent2.sessions.store import create_session
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.interface import call_scope
+from magent2.tools.registry import ToolRegistry
 from magent2.tools.reminders import SetReminder
 from magent2.tools.sending import definition_of
 from tests.contracts.sending_tool import SendingToolContract, World
@@ -73,11 +75,13 @@ class TestSetReminder(SendingToolContract):
         )
 
 
-async def call(facts: Facts, name: str, arguments: dict[str, Any], call_id: str = "call") -> dict[str, Any]:
+async def call(
+    facts: Facts, name: str, arguments: dict[str, Any], call_id: str = "call", tools: ToolRegistry | None = None
+) -> dict[str, Any]:
     """Call a tool as a model does, and end the call."""
     scope = scope_of(facts, block=False, call=call_id)
     with call_scope(scope):
-        result = await standard_tools().get(name).run(arguments, facts)
+        result = await (tools or standard_tools()).get(name).run(arguments, facts)
     assert commit(scope) == []
     answer: dict[str, Any] = result.typed_result
     return answer
@@ -121,3 +125,21 @@ async def test_reminders_are_listed_and_cancelled_only_in_their_conversation(bus
     assert (ended.status, ended.end_reason) == ("ended", "the agent cancelled it")
     with pytest.raises(UnknownSchedule):
         await call(mine, "cancel_reminder", {"reminder_id": reminder["reminder_id"]}, "e")
+
+
+async def test_reminders_keep_the_limits_of_the_agents_file(bus: Engine) -> None:
+    limits: LimitValues = {"schedules_per_principal_max": 1, "schedule_interval_min_s": 3600.0}
+    tools = standard_tools(limits=lambda: limits)
+    facts = Facts(bus, principal="user:ann")
+    run_sync(bus, create_session, facts.conversation_id, "user:ann", {})
+
+    with pytest.raises(InvalidInput, match="the limit is 3600 s"):
+        await call(facts, "set_reminder", {"text": "often", "cron": "*/5 * * * *"}, "a", tools)
+    await call(facts, "set_reminder", {"text": "one", "after": "15m"}, "b", tools)
+    with pytest.raises(LimitError, match="the limit is 1"):
+        await call(facts, "set_reminder", {"text": "two", "after": "15m"}, "c", tools)
+
+    limits["schedules_per_principal_max"] = 2  # a changed agents file holds at once
+    await call(facts, "set_reminder", {"text": "two", "after": "15m"}, "d", tools)
+    await look_until_idle(bus)
+    assert texts(bus) == ["one", "two"]

@@ -12,7 +12,7 @@ and each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from magent2.bus.interface import Engine
@@ -57,6 +57,16 @@ class Log:
         self, prefix: str = "", owner: str | None = None, before: tuple[int, str] | None = None, limit: int = 100
     ) -> TopicList:
         return await self.run(Topics(prefix, owner, before, limit))
+
+    async def all_topics(self, prefix: str, before: tuple[int, str] | None = None) -> AsyncIterator[TopicInfo]:
+        """Yield the topics with a prefix, the last changed first, page after page. `before` is where to begin."""
+        while True:
+            page = await self.topics(prefix, before=before)
+            for info in page.topics:
+                yield info
+            if page.next is None:
+                return
+            before = page.next
 
 
 class BlockingLog(Log):

@@ -24,7 +24,6 @@ from magent2.sessions.message_outcome import find_message_progress
 
 SUBAGENTS_PER_RUN_MAX = 16
 DEPTH_MAX = 4  # nesting of subagents
-CHILDREN_PAGE = 100
 DONE = ("answered", "dead")
 
 # Head fields of a subagent's conversation: parent conversation, starting agent, depth, and the message it answers
@@ -69,14 +68,8 @@ def count_start(conversation: str, agent: str, run_id: str, head: JsonMapping) -
 
 async def find_subagents(log: Log, conversation: str) -> list[TopicInfo]:
     """The conversations of all subagents started in this one, without deleted ones."""
-    found: list[TopicInfo] = []
-    before: tuple[int, str] | None = None
-    while True:
-        page = await log.topics(stream_topic(conversation) + SUBAGENT_SEPARATOR, None, before, CHILDREN_PAGE)
-        found += [info for info in page.topics if info.head.get(PARENT) == conversation and not info.deleted]
-        if page.next is None:
-            return found
-        before = page.next
+    beneath = log.all_topics(stream_topic(conversation) + SUBAGENT_SEPARATOR)
+    return [info async for info in beneath if info.head.get(PARENT) == conversation and not info.deleted]
 
 
 async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, cause: str) -> tuple[str, ...]:

@@ -26,16 +26,14 @@ from magent2.bus.operations import (
 from magent2.bus.records import Record, TopicInfo
 from magent2.bus.retention import RetentionPolicy, TopicRetention, trim_steps
 from magent2.errors import ConditionFailed, MalformedRecord, TopicDeleted, UnknownCursor
-from magent2.mail.headers import OWNER, RUN_STATUS, RUNNING, SCHEDULED
+from magent2.mail.headers import OWNER, SCHEDULED
 from magent2.models.address import (
-    SUBAGENT_SEPARATOR,
     chat_topic,
     checked_topic,
     control_topic,
     history_topic,
     schedule_runs_topic,
     stream_topic,
-    usage_topic,
 )
 from magent2.sessions.files import UPLOAD_ABANDONED_S, delete_file, delete_files_in, is_abandoned
 from magent2.sessions.history import read_history, settings_record
@@ -46,11 +44,9 @@ from magent2.sessions.schedules.store import (
     end_schedules_in,
     schedules_in,
 )
-from magent2.sessions.usage.budgets import BudgetName, read_limits, set_limit
-from magent2.sessions.usage.ledger import read_ledger
+from magent2.sessions.usage.budgets import read_limits, set_limit
+from magent2.sessions.usage.unneeded import unneeded_ledgers, unneeded_limits
 
-TOPICS_PAGE = 100
-LEDGER_RECORDS = 16  # records of a ledger of which one names its conversation: a checkpoint has a reservation behind it
 RECORDS_PAGE = 100  # a record of a history may have hundreds of kB, and one read returns the whole page
 
 
@@ -133,7 +129,7 @@ class Sweep:
         if idle_s is None:
             return
         newest_idle = (self.now_ms - round(idle_s * 1000) + 1, "")
-        async for info in self._topics("stream:", newest_idle):
+        async for info in self.log.all_topics("stream:", newest_idle):
             conversation = checked_topic(info.topic)[1]
             if info.head.get(SCHEDULED) and await self._is_scheduled(info, conversation):
                 continue
@@ -155,7 +151,7 @@ class Sweep:
         policy = self.policy
         if policy.tokens_after_s is None and not policy.events.is_limited and not policy.history.is_limited:
             return
-        async for info in self._topics("stream:", self.before):
+        async for info in self.log.all_topics("stream:", self.before):
             if info.active_ms < self.since_ms:
                 return
             self.result.visited += 1
@@ -221,7 +217,7 @@ class Sweep:
     async def _sweep_dead_letters(self) -> AsyncIterator[None]:
         if not self.policy.dead_letters.is_limited:
             return
-        async for info in self._topics("dead:"):
+        async for info in self.log.all_topics("dead:"):
             async for dropped in self._trim(info.topic, self.policy.dead_letters):
                 self.result.dead_letters += dropped
                 yield
@@ -229,7 +225,7 @@ class Sweep:
     async def _sweep_inboxes(self) -> AsyncIterator[None]:
         if not self.policy.mail.is_limited:
             return
-        async for info in self._topics("agent:"):
+        async for info in self.log.all_topics("agent:"):
             agent = checked_topic(info.topic)[1]
             for inbox in (chat_topic(agent), control_topic(agent)):
                 async for dropped in self._trim(inbox, self.policy.mail):
@@ -241,12 +237,12 @@ class Sweep:
         max_age_s = self.policy.files_max_age_s
         oldest = (0, "") if max_age_s is None else (self.now_ms - round(max_age_s * 1000) + 1, "")
         if max_age_s is not None:
-            async for info in self._topics("file:", oldest):
+            async for info in self.log.all_topics("file:", oldest):
                 await self._delete_file(info)
                 yield
         # An earlier sweep has looked at files that were complete then. A full sweep looks at all of them.
         since_ms = max(oldest[0], self.since_ms - round(UPLOAD_ABANDONED_S * 1000))
-        async for info in self._topics("file:"):
+        async for info in self.log.all_topics("file:"):
             if info.active_ms < since_ms:
                 return
             if is_abandoned(info, self.now_ms) or await self._is_orphan(info):
@@ -274,7 +270,7 @@ class Sweep:
             if not self.dry_run:
                 await delete_schedule(self.log, checked_topic(info.topic)[1], scrub=False)
             yield
-        async for info in self._topics("schedule:"):
+        async for info in self.log.all_topics("schedule:"):
             if self.dry_run or info.active_ms < self.since_ms:
                 return
             runs = schedule_runs_topic(checked_topic(info.topic)[1])
@@ -285,7 +281,7 @@ class Sweep:
         max_age_s = self.policy.schedules_after_s
         if max_age_s is None:
             return
-        async for info in self._topics("schedule:", (self.now_ms - round(max_age_s * 1000) + 1, "")):
+        async for info in self.log.all_topics("schedule:", (self.now_ms - round(max_age_s * 1000) + 1, "")):
             if info.head.get("status") == "ended":
                 yield info
 
@@ -297,82 +293,17 @@ class Sweep:
         max_age_s = self.policy.ledgers_after_s
         if max_age_s is None or self.since_ms:
             return
-        for name in [name for name in (await read_limits(self.log)).set if name.kind == "conversation"]:
-            if not self.dry_run and await self._is_deleted(name.name):
-                await set_limit(self.log, name, None, "system")
-                yield
-        async for info in self._topics(usage_topic("conversation")):
-            if await self._is_deleted(info.topic.removeprefix(usage_topic("conversation"))):
-                await self._delete_ledger(info.topic)
-                yield
-        dead = await self._conversations_with_dead_letters()
-        async for info in self._topics(usage_topic("run"), (self.now_ms - round(max_age_s * 1000) + 1, "")):
-            name = BudgetName("run", info.topic.removeprefix(usage_topic("run")))
-            try:
-                if dead is None or await self._is_needed(name, dead):
-                    continue
-            except (MalformedRecord, UnknownCursor):  # what cannot be read cannot be judged: the ledger stays
-                continue
-            await self._delete_ledger(info.topic)
-            if not self.dry_run and name in (await read_limits(self.log)).set:
+        async for name in unneeded_limits(self.log):
+            if not self.dry_run:
                 await set_limit(self.log, name, None, "system")
             yield
-
-    async def _delete_ledger(self, topic: str) -> None:
-        self.result.ledgers += 1
-        if not self.dry_run:
-            await self.log.run(Delete((topic,), scrub=False))
-
-    async def _is_deleted(self, conversation: str) -> bool:
-        (stream,) = await self.log.describe(stream_topic(conversation))
-        return stream.deleted
-
-    async def _is_needed(self, name: BudgetName, dead: set[str]) -> bool:
-        """Whether a run of the tree may still call a model: it is in progress, it waits, or its message may be retried.
-
-        A deleted ledger refuses records, so this must not be wrong about a run that goes on.
-        """
-        ledger, _ = (await read_ledger(self.log, name.topic)).without_old(self.now_ms)
-        page = await self.log.read(name.topic, OLDEST, LEDGER_RECORDS)
-        named = (record.payload.get("conversation") for record in page.records if not record.erased)
-        conversation = next((found for found in named if isinstance(found, str)), None)
-        if ledger.open or conversation is None:
-            return bool(ledger.open or dead)
-        if await self._is_deleted(conversation):
-            return False
-        beneath = conversation + SUBAGENT_SEPARATOR
-        if any(one == conversation or one.startswith(beneath) for one in dead):
-            return True
-        run = (await read_history(self.log, conversation)).runs.get(name.name)  # those in progress are never dropped
-        if (run is not None and run.end is None) or await self._has_mail(conversation):
-            return True
-        async for info in self._topics(stream_topic(beneath)):
-            if info.head.get(RUN_STATUS) == RUNNING or await self._has_mail(checked_topic(info.topic)[1]):
-                return True
-        return False
-
-    async def _has_mail(self, conversation: str) -> bool:
-        """Whether mail of a conversation waits or is being processed, such as a dead letter that was retried."""
-        return not await self.log.run(Expire(conversation, 0.0, dry_run=True))
-
-    async def _conversations_with_dead_letters(self) -> set[str] | None:
-        """The conversations of mail that may be retried; `None` if some of it cannot be read."""
-        found: set[str] = set()
-        async for info in self._topics("dead:"):
-            after = OLDEST
-            while True:
-                try:
-                    page = await self.log.read(info.topic, after, RECORDS_PAGE)
-                except (MalformedRecord, UnknownCursor):
-                    return None
-                mail = (record.payload.get("mail") for record in page.records if not record.erased)
-                found |= {
-                    str((one.get("payload") or {}).get("conversation_id")) for one in mail if isinstance(one, dict)
-                }
-                if not page.records or page.records[-1].seq >= page.last:
-                    break
-                after = page.records[-1].seq
-        return found
+        async for name in unneeded_ledgers(self.log, self.now_ms, max_age_s):
+            self.result.ledgers += 1
+            if not self.dry_run:
+                await self.log.run(Delete((name.topic,), scrub=False))
+                if name in (await read_limits(self.log)).set:
+                    await set_limit(self.log, name, None, "system")
+            yield
 
     async def _sweep_blobs(self) -> AsyncIterator[None]:
         if self.policy.blobs_after_s is None:
@@ -386,15 +317,6 @@ class Sweep:
                 return
 
     # --- reading
-
-    async def _topics(self, prefix: str, before: tuple[int, str] | None = None) -> AsyncIterator[TopicInfo]:
-        while True:
-            page = await self.log.topics(prefix, before=before, limit=TOPICS_PAGE)
-            for info in page.topics:
-                yield info
-            if page.next is None:
-                return
-            before = page.next
 
     async def _lines(self, topic: str) -> list[RecordLine]:
         """Read a topic from its oldest record to its end, or up to a record that cannot be read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -65,14 +65,15 @@ class RequestBody(BaseModel):
                 raise invalid(f"unknown parameter: {param!r}", param, "unknown_parameter")
             if value is not None and value not in self.harmless[name]:
                 raise unsupported(param, f"{param!r} with this value is not supported by this server; leave it out")
+        for place, part in self._parts():
+            part.check_parameters(f"{where}{place}.")
+
+    def _parts(self) -> Iterator[tuple[str, RequestBody]]:
+        """The objects in this one, each with its place."""
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, RequestBody):
-                value.check_parameters(f"{where}{name}.")
-            elif isinstance(value, list):
-                for place, part in enumerate(value):
-                    if isinstance(part, RequestBody):
-                        part.check_parameters(f"{where}{name}[{place}].")
+            parts = [(f"{name}[{place}]", part) for place, part in enumerate(value)] if isinstance(value, list) else []
+            yield from ((place, part) for place, part in [(name, value), *parts] if isinstance(part, RequestBody))
 
 
 class ConversationReference(RequestBody):

@@ -105,10 +105,7 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
         principal = caller(request)
         found = await _owned(services, webhook, principal)
         add_audit_ids(request.scope, webhook=found.id)
-        if body.url is not None and found.config.get("allow_private") and not principal.admin:
-            raise Problem(403, "admin_only", "this webhook may call private addresses; only an administrator moves it")
-        if body.secret is not None and body.rotate_secret:
-            raise Problem(422, "two_secrets", "give 'secret', or 'rotate_secret' for one that the gateway makes")
+        _check_change(body, found, principal)
         made = secrets.token_hex(WEBHOOK_SECRET_BYTES) if body.rotate_secret else None
         changed = await update_webhook(
             Log(services.bus), found.id, url=body.url, secret=made or body.secret, events=body.events or ()
@@ -157,6 +154,13 @@ def _delivery_routes(routes: APIRouter, services: Services) -> None:
         """Send a notification again that is `dead` or `unknown`, under the same id."""
         found = await _owned(services, webhook, caller(request))
         return _delivery(await retry_item(Log(services.bus), found.connector, delivery))
+
+
+def _check_change(body: WebhookChange, webhook: Webhook, principal: Principal) -> None:
+    if body.url is not None and webhook.config.get("allow_private") and not principal.admin:
+        raise Problem(403, "admin_only", "this webhook may call private addresses; only an administrator moves it")
+    if body.secret is not None and body.rotate_secret:
+        raise Problem(422, "two_secrets", "give 'secret', or 'rotate_secret' for one that the gateway makes")
 
 
 def _check_rights(body: WebhookRequest, principal: Principal) -> None:

@@ -12,7 +12,6 @@ from magent2.models.budgets import NOTHING, Amount, UsageField
 from magent2.sessions.usage.ledger import UNUSED, UsageRow, Used, read_user_usage
 
 GROUPS_MAX = 5000  # groups of a report; those that used least are left out
-TOPICS_PAGE = 500
 
 
 class UserRow(NamedTuple):
@@ -74,14 +73,7 @@ async def read_report(log: Log, wanted: UsageFilter, by: Sequence[UsageField], n
 async def read_users(log: Log) -> list[str]:
     """The users that have a ledger."""
     prefix = usage_topic("user")
-    users: list[str] = []
-    before: tuple[int, str] | None = None
-    while True:
-        page = await log.topics(prefix, before=before, limit=TOPICS_PAGE)
-        users += [info.topic.removeprefix(prefix) for info in page.topics]
-        if page.next is None:
-            return users
-        before = page.next
+    return [info.topic.removeprefix(prefix) async for info in log.all_topics(prefix)]
 
 
 def group_rows(rows: Iterable[UserRow], by: Sequence[UsageField]) -> tuple[tuple[UsageGroup, ...], int]:

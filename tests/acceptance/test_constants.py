@@ -65,7 +65,6 @@ SHARED_NAMES = {
     "THREAD_NAME": "of two kinds of threads",
     "TITLE_MAX_CHARS": "that a user may set; that is made from the first message",
     "TOOL": "of a command, the demo script and the role of events",
-    "TOPICS_PAGE": "how much a module reads at a time",
     "VALUE_MAX_CHARS": "in a fault of an agents file; of the result of a block",
     "VERSION": "of webhooks; of the functions on PostgreSQL",
     "WRITES": "operations of SQLite; of PostgreSQL",

@@ -270,7 +270,7 @@ async def test_a_takeover_replays_the_answer_of_the_second_model(bus: MemoryBus)
     with ModelServer(first_replies) as first, ModelServer(second_replies, apis=["chat"]) as second:
         async with team(BOTH, two(first, second)) as runner:
             mail(bus, "weather?")
-            await work_until_crash(CrashingBus(bus, on="tool"), runner)
+            assert await work_until_crash(CrashingBus(bus, on="tool"), runner)
     with ModelServer([Reply("Sunny.")]) as first, ModelServer([], apis=["chat"]) as second:
         async with team(BOTH, two(first, second)) as runner:
             assert await work(bus, runner) is Outcome.ANSWERED

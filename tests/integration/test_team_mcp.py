@@ -142,7 +142,7 @@ async def test_a_recorded_call_is_not_made_again_and_counts_without_its_server(
     broken = replace(shelf, command=("no-such-program-here",))
     with ModelServer([Reply(calls=[FETCH]), Reply("unread"), Reply("Here.")]) as server:
         async with team(server, library(shelf, mcp=("shelf",))) as first:
-            await work_until_crash(CrashingBus(bus, on="tool", after=True), first)
+            assert await work_until_crash(CrashingBus(bus, on="tool", after=True), first)
         async with team(server, library(broken, mcp=("shelf",))) as second:
             assert await work(bus, second) is Outcome.ANSWERED
 

@@ -19,6 +19,7 @@ from magent2.runner.demo.script import ScriptedText as SayLine
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.history import History, RunRecord
 from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.runner_adapter import Runner
 from tests.support.audit import whole_log
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.worker_fixture import AGENT, claim_one, envelope, history, stream
@@ -127,7 +128,7 @@ async def work(bus: Engine, agent: Agent[Any] | OpenAIAgentsRunner, worker: str 
 
 
 async def work_until_crash(
-    bus: CrashingBus, agent: Agent[Any] | OpenAIAgentsRunner, labour: Callable[..., Coroutine[Any, Any, Outcome]] = work
+    bus: CrashingBus, agent: Agent[Any] | Runner, labour: Callable[..., Coroutine[Any, Any, Outcome]] = work
 ) -> bool:
     """Run until the simulated crash; return whether it happened. The lane is free afterwards."""
     working = asyncio.create_task(labour(bus, agent, "mortal"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
-from magent2.bus.operations import Append, Claim, Describe, Leave
+from magent2.bus.operations import Append, Claim, Describe
 from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.spec import AgentSpec, Roster, Scenario
@@ -18,7 +17,8 @@ from magent2.sessions.history import RecordedSettings, settings_record
 from magent2.tools.builtins import BuiltinTools, ModelKind
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
-from tests.support.journaled_runs import TURNS_OF_LOOP, CrashingBus
+from tests.support import journaled_runs
+from tests.support.journaled_runs import CrashingBus
 from tests.support.worker_fixture import LEASE_S
 
 DESK = AgentSpec(
@@ -84,18 +84,11 @@ async def work(bus: Engine, runner: Runner, agent: str = "desk", worker: str = "
     return await LaneRun(bus, lane, runner).work()
 
 
-async def work_until_crash(bus: CrashingBus, runner: Runner, agent: str = "desk") -> None:
-    """Run until the bus simulates a crash; the lane is free afterwards."""
-    working = asyncio.create_task(work(bus, runner, agent, "mortal"))
-    dying = asyncio.create_task(bus.dead.wait())
-    await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
-    assert bus.dead.is_set(), working.result()
-    for _ in range(TURNS_OF_LOOP):
-        await asyncio.sleep(0)
-    for task in (working, dying):
-        task.cancel()
-    await asyncio.wait({working, dying})
-    bus.call(Leave("mortal"))
+async def work_until_crash(bus: CrashingBus, runner: Runner, agent: str = "desk") -> bool:
+    """Run until the simulated crash; return whether it happened. The lane is free afterwards."""
+    return await journaled_runs.work_until_crash(
+        bus, runner, lambda bus, runner, worker: work(bus, runner, agent, worker)
+    )
 
 
 def replace_tools(agent: AgentSpec, *tools: str, mcp: tuple[str, ...] = ()) -> AgentSpec:

@@ -58,7 +58,7 @@ async def test_a_run_that_is_taken_over_keeps_its_pinned_spec(bus: MemoryBus) ->
     replies = [Reply(calls=[Call("weather", {"city": "Oslo"})]), Reply("never read"), Reply("Cold.")]
     with ModelServer(replies) as server:
         first, second = (team_on(server.url, lambda: now[0]) for _ in range(2))
-        await work_until_crash(CrashingBus(bus, on="end"), first)
+        assert await work_until_crash(CrashingBus(bus, on="end"), first)
         now[0] = roster(CHIEF, replace(DESK, instructions="New.", tools=()), SHOP)
         set_session(bus, {"scenario_id": "house", "agents": {}, "overlay": "New overlay."})
 
@@ -96,7 +96,7 @@ async def test_the_result_of_a_removed_tool_is_still_used(bus: MemoryBus) -> Non
     mail(bus, "dig!")
     with ModelServer([Reply(calls=[Call("dig")]), Reply("x"), Reply("A bone.")]) as server:
         first, second = team_on(server.url, who, tools=tools), team_on(server.url, who)
-        await work_until_crash(CrashingBus(bus, on="tool", after=True), first)
+        assert await work_until_crash(CrashingBus(bus, on="tool", after=True), first)
 
         assert await work(bus, second) is Outcome.ANSWERED
         await first.aclose()
@@ -110,7 +110,7 @@ async def test_a_handoff_is_on_the_head_once_it_is_recorded(bus: MemoryBus) -> N
     mail(bus, "sell me something")
     with ModelServer([Reply(calls=[Call("transfer_to_shop")]), Reply("Gladly."), Reply("Gladly.")]) as server:
         first, second = team_on(server.url), team_on(server.url)
-        await work_until_crash(CrashingBus(bus, on="end"), first)
+        assert await work_until_crash(CrashingBus(bus, on="end"), first)
         await work(bus, second)
         await first.aclose()
         await second.aclose()
@@ -122,7 +122,7 @@ async def test_a_handoff_is_on_the_head_once_it_is_recorded(bus: MemoryBus) -> N
 
 async def test_a_run_that_another_runner_started_gets_the_current_spec(bus: MemoryBus) -> None:
     mail(bus, "hello")
-    await work_until_crash(CrashingBus(bus, on="start", after=True), GatedRunner())
+    assert await work_until_crash(CrashingBus(bus, on="start", after=True), GatedRunner())
     assert history(bus)[0]["spec"] == {}
 
     assert await work(bus, TeamRunner(roster(), kind="echo")) is Outcome.ANSWERED

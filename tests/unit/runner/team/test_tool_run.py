@@ -130,7 +130,7 @@ async def test_a_recorded_result_is_not_run_again(bus: MemoryBus, after: bool) -
     tools.register(count)
     runner = TeamRunner(with_tools("count"), tools, kind="echo")
     ask_tool(bus, "count", {})
-    await work_until_crash(CrashingBus(bus, on="tool", after=after), runner)
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=after), runner)
 
     assert await work(bus, runner) is Outcome.ANSWERED
 
@@ -141,7 +141,7 @@ async def test_a_recorded_result_is_not_run_again(bus: MemoryBus, after: bool) -
 async def test_what_a_tool_sends_goes_with_its_result(bus: MemoryBus) -> None:
     runner = TeamRunner(with_tools("chat_send"), kind="echo")
     ask_tool(bus, "chat_send", {"recipient": "agent:shop", "content": "news"})
-    await work_until_crash(CrashingBus(bus, on="tool"), runner)
+    assert await work_until_crash(CrashingBus(bus, on="tool"), runner)
     assert message_contents(bus, "chat:shop") == []
 
     await work(bus, runner)

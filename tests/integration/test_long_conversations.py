@@ -33,7 +33,7 @@ from tests.support.worker_fixture import AGENT, claim_one, dead_letters, history
 
 WINDOW = 4_000  # tokens of the model
 LIMIT = 3_000  # tokens of a request
-TURNS, TURNS_SOAK = 150, 3_000
+TURNS, TURNS_SOAK = 90, 3_000
 SIGKILL = 9
 
 
@@ -102,8 +102,8 @@ async def test_a_long_conversation_with_tools_is_answered_to_the_end_at_the_same
     costs = await converse(bus, model, TURNS)
 
     made = check(bus.inner, model, TURNS)
-    assert len(made) >= 5
-    first, last = costs[50:100], costs[100:150]
+    assert len(made) >= 3
+    first, last = costs[30:60], costs[60:90]
     assert sum(read for read, _, _ in last) <= 1.5 * sum(read for read, _, _ in first)
     assert max(model.sizes) <= WINDOW
     bus.close()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from tests.simulation.world import Breakage, SimulationResult, simulate
 from tests.support.audit import assert_clean
 
-SEEDS, SEEDS_SOAK = 1000, 20_000
+SEEDS, SEEDS_SOAK = 600, 20_000
 SEED = "SIM_SEED"
 REPEATED_BY = "tests/simulation/test_worlds_first.py"
 

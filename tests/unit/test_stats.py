@@ -73,6 +73,7 @@ def test_what_the_house_does_not_want_is_listed(checkout: Path) -> None:
     assert found["runtime_dependencies"] == ["pydantic>=2"]
 
 
+@pytest.mark.soak  # half a minute, for a command that nothing else depends on
 def test_the_four_paths_are_followed_from_their_beginning_to_their_end() -> None:
     send, token, tool, block = stats(ROOT, "--paths")["paths"]
 

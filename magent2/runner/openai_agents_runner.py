@@ -21,7 +21,7 @@ from magent2.runner.config import RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import EventMapper, MappedHandoff
 from magent2.runner.journal.agents import ANY_AGENT
-from magent2.runner.journal.compaction import AgentContext, earlier_runs_of
+from magent2.runner.journal.compaction import RequestPolicy, earlier_runs_of
 from magent2.runner.journal.output import fault_of
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.providers.provider import LoopProvider, provider_of
@@ -169,7 +169,7 @@ class OpenAIAgentsRunner:
 
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
         """The events of a journalled run on the caller's loop. Another worker can take the run over at any time."""
-        limits = AgentContext(
+        limits = RequestPolicy(
             context_max=self.context_max, summary_model=self.summary_model, runs_max=self._history_max
         )
         run = JournalledRun(

@@ -42,7 +42,7 @@ from magent2.models.events import HandoffEvent, McpServerEvent
 from magent2.models.json_types import encodable
 from magent2.runner.event_mapping import as_text, cut
 from magent2.runner.journal.approvals import JournalledMcpTool, approval_check
-from magent2.runner.journal.compaction import AgentContext, RequestFitter
+from magent2.runner.journal.compaction import RequestFitter, RequestPolicy
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel
 from magent2.runner.journal.options import apply_options
@@ -64,7 +64,7 @@ class JournalledAgents:
         self,
         journal: Journal,
         provider: ModelProvider,
-        contexts: Mapping[str, AgentContext] | None = None,
+        contexts: Mapping[str, RequestPolicy] | None = None,
     ) -> None:
         """`contexts` says what the requests of each agent may contain."""
         self._journal = journal

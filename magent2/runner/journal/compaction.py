@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class AgentContext:
+class RequestPolicy:
     """What the requests of an agent may contain: the content that its model takes, and how much of it.
 
     By default, `context_max` follows from the model, and summaries are made by it. Without `summaries`, what does not
@@ -113,13 +113,13 @@ class RequestFitter:
         speaker: str,
         candidates: Sequence[Candidate],
         provider: ModelProvider,
-        context: AgentContext | None = None,
+        context: RequestPolicy | None = None,
     ) -> None:
         self._journal = journal
         self._speaker = speaker
         self._candidates = candidates
         self._provider = provider
-        self._context = context or AgentContext()
+        self._context = context or RequestPolicy()
         self._window: int | None = None  # the size of the model's context, once it was looked up
         self._layout = RequestLayout(())
         self._overhead = 0  # tokens of instructions and tools

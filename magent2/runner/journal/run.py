@@ -26,7 +26,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.journal.agents import JournalledAgents
 from magent2.runner.journal.approvals import waiting_calls
-from magent2.runner.journal.compaction import AgentContext
+from magent2.runner.journal.compaction import RequestPolicy
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.output import correction, fault_of
 from magent2.runner.run_stream import RunStream
@@ -72,7 +72,7 @@ class JournalledRun:
         start: Callable[..., RunResultStreaming],
         max_turns: int,
         threads: FairThreads | None = None,
-        contexts: Mapping[str, AgentContext] | None = None,
+        contexts: Mapping[str, RequestPolicy] | None = None,
         files_max_bytes: int = REQUEST_FILES_MAX_BYTES,
     ) -> None:
         self._context = context

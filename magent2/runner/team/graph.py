@@ -15,7 +15,7 @@ from magent2.runner.attachments import TEXT_ONLY, USUAL_CONTENT
 from magent2.runner.build import function_tool_of, require_approval, unavailable_tool, with_python
 from magent2.runner.context import RunContext
 from magent2.runner.guardrails import input_guardrail, output_guardrail
-from magent2.runner.journal.compaction import AgentContext
+from magent2.runner.journal.compaction import RequestPolicy
 from magent2.runner.journal.output import SchemaOutput, stored_schema
 from magent2.runner.providers.catalogue import OwnServer
 from magent2.runner.providers.provider import AgentModels, LoopProvider
@@ -70,14 +70,14 @@ class TeamGraphs:
         self._cache.move_to_end(key)
         return self._cache[key]
 
-    def contexts(self, spec: TeamSpec, runs_max: int | None) -> dict[str, AgentContext]:
+    def contexts(self, spec: TeamSpec, runs_max: int | None) -> dict[str, RequestPolicy]:
         """What the requests of each agent may contain. `runs_max`: earlier runs in them.
 
         The content is what the roster says, else what its kind of model takes.
         """
         usual = USUAL_CONTENT if self.kind in ROUTING_KINDS else TEXT_ONLY
         return {
-            name: AgentContext(
+            name: RequestPolicy(
                 accepts=frozenset(member.accepts) | TEXT_ONLY if member.accepts else usual,
                 context_max=member.context_max,
                 summary_model=self._summary_model_of(member),

@@ -33,7 +33,7 @@ from magent2.roster.routing import (
 from magent2.roster.spec import Scenario
 from magent2.runner.context import RunContext
 from magent2.runner.journal.agents import ANY_AGENT
-from magent2.runner.journal.compaction import AgentContext
+from magent2.runner.journal.compaction import RequestPolicy
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.providers.settings import sdk_settings
 from magent2.runner.run_stream import Event
@@ -69,7 +69,7 @@ class RouteRun:
     ) -> AsyncGenerator[Event, None]:
         agent = self._agent(instructions, model)
         # A decision has no time for a summary.
-        contexts = {ANY_AGENT: AgentContext(context_max=self._member.context_max, summaries=False)}
+        contexts = {ANY_AGENT: RequestPolicy(context_max=self._member.context_max, summaries=False)}
         start = SDKRunner.run_streamed
         run = JournalledRun(self._context, agent, provider, start, max_turns=1, contexts=contexts)
         try:

@@ -181,14 +181,14 @@ class Ledger:
 
     def followed_by(self, records: Iterable[Record]) -> tuple[Ledger, list[UsageEntry]]:
         """The ledger with these records, and what they add to the usage."""
-        fold = _Fold(self)
+        fold = _LedgerFold(self)
         for record in records:
             fold.add(record)
         return fold.ledger(), fold.entries
 
     def without_old(self, now_ms: int) -> tuple[Ledger, list[UsageEntry]]:
         """The ledger in which reservations that nobody can settle any more are lost."""
-        fold = _Fold(self)
+        fold = _LedgerFold(self)
         for item in list(self.open.values()):
             if item.at_ms < now_ms - RESERVATION_MAX_S * 1000:
                 fold.lose(item.id)
@@ -219,7 +219,7 @@ class Ledger:
         return cls(record.seq, record.seq, total, days, by_id, frozenset(stored["warned"]))
 
 
-class _Fold:
+class _LedgerFold:
     """Folds records into a copy of a ledger."""
 
     def __init__(self, before: Ledger) -> None:

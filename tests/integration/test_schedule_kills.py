@@ -8,7 +8,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
 from magent2.models.address import SCHEDULER
 from magent2.sessions.schedules.store import slot_message_id
-from tests.support.processes import Child, ProcessGroup
+from tests.support.processes import Child, ProcessGroup, freeze_between_commits
 from tests.support.schedules import (
     HOUR_MS,
     ID,
@@ -75,7 +75,7 @@ async def test_a_frozen_worker_is_fenced_when_it_goes_on(
     frozen = start(process_group, log_url, "frozen", 2)
     assert frozen.next_report() == {"at": 2}
 
-    frozen.freeze()
+    freeze_between_commits(frozen, engine)
     start(process_group, log_url, "second")
     eventually(lambda: found(engine).runs == len(slots))
     frozen.resume()

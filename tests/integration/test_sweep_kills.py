@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
-
 import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Describe, Read, SetHead
 from magent2.bus.records import NewRecord, Record
 from tests.support.audit import whole_log
-from tests.support.processes import Child, ProcessGroup
+from tests.support.processes import Child, ProcessGroup, freeze_between_commits
 from tests.support.waiting import eventually
 
 CHILD = "tests.integration.children.sweeping"
 LEASE_S = 1.0
-WRITE_MAX_S = 2.0
 CONVERSATIONS, TOKENS = 12, 30
 TOPICS = tuple(f"stream:c{n}" for n in range(CONVERSATIONS))
 
@@ -40,18 +37,6 @@ def start(group: ProcessGroup, url: str, worker: str, waits_at: int | None = Non
     child = group.spawn(CHILD, url=url, worker=worker, lease_s=LEASE_S, waits_at=waits_at, after=after)
     assert child.next_report() == {"ready": True}
     return child
-
-
-def freeze_between_commits(child: Child, engine: Engine) -> None:
-    """Freeze a process while it does not write: one that is frozen in a commit holds the lock of a SQLite file."""
-    with ThreadPoolExecutor(1) as threads:
-        while True:
-            child.freeze()
-            write = threads.submit(engine.call, Append(records=(NewRecord("note:frozen", {}),)))
-            if wait([write], WRITE_MAX_S).done:
-                return
-            child.resume()
-            write.result()
 
 
 def check(engine: Engine) -> None:

@@ -10,14 +10,19 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append
+from magent2.bus.records import NewRecord
 from tests.support.forked_processes import PYCACHE, start_module
 
 MESSAGE_DEADLINE_S = 120.0  # a child without a report for this long is stuck; one that starts cold imports for long
 REAP_DEADLINE_S = 30.0
+WRITE_MAX_S = 2.0  # a write that takes longer waits for a frozen process
 STDERR_SHOWN_BYTES = 4000
 PR_SET_PDEATHSIG = 1  # Linux prctl: the signal that a child gets when its parent ends
 
@@ -114,6 +119,18 @@ class Child:
         self._process.stdout.close()
         self._process.stdin.close()
         self._errors.close()
+
+
+def freeze_between_commits(child: Child, engine: Engine) -> None:
+    """Freeze a process while it does not write: one that is frozen in a commit holds the lock of a SQLite file."""
+    with ThreadPoolExecutor(1) as threads:
+        while True:
+            child.freeze()
+            write = threads.submit(engine.call, Append(records=(NewRecord("note:frozen", {}),)))
+            if wait([write], WRITE_MAX_S).done:
+                return
+            child.resume()
+            write.result()
 
 
 class ProcessGroup:

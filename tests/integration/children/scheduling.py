@@ -24,6 +24,7 @@ class WaitsAtMessage(EngineWrapper):
         self._waits_at = waits_at
         self._after = after
         self._sent = 0
+        self._goes_on = asyncio.Event()
 
     async def acall(self, operation: Operation[Any]) -> Any:
         sends = isinstance(operation, Later | Settle) and any(
@@ -31,6 +32,8 @@ class WaitsAtMessage(EngineWrapper):
         )
         self._sent += sends
         waits = sends and self._sent == self._waits_at
+        if sends and self._waits_at is not None and self._sent > self._waits_at:
+            await self._goes_on.wait()  # the lane is released after the append, so the next claim may fire another slot
         if waits and not self._after:
             await self._wait()
         try:
@@ -45,6 +48,7 @@ class WaitsAtMessage(EngineWrapper):
     async def _wait(self) -> None:
         report(at=self._sent)
         await asyncio.to_thread(await_line)
+        self._goes_on.set()
 
 
 async def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -70,13 +70,13 @@ class TimedModel(WrappedModel):
     async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
         async with closing_events(self._inner.stream_response(*request, **options)) as events:
             stream = aiter(events)
-            while True:
-                with self._timed_out():
-                    async with asyncio.timeout(self._timeout_s):
+            with self._timed_out(), closing(_WaitLimit(self._timeout_s)) as limit:
+                while True:
+                    async with limit:
                         event = await anext(stream, None)
-                if event is None:
-                    return
-                yield event
+                    if event is None:
+                        return
+                    yield event
 
     @contextmanager
     def _timed_out(self) -> Iterator[None]:
@@ -85,6 +85,42 @@ class TimedModel(WrappedModel):
         except TimeoutError as error:
             text = f"the model did not answer: it sent nothing for {self._timeout_s:g} s"
             raise ModelUnavailable(text) from error
+
+
+class _WaitLimit:
+    """Raises `TimeoutError` if one of many waits takes `timeout_s`. Each `async with` is a wait.
+
+    All waits share one timer, which looks from time to time how long the present one has taken: a timer for each token
+    of an answer would cost three times as much.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._wait: asyncio.Timeout | None = None  # the present one
+        self._began = 0.0
+        self._timer = self._loop.call_later(timeout_s, self._look)
+
+    async def __aenter__(self) -> None:
+        self._began = self._loop.time()
+        self._wait = asyncio.timeout(None)
+        await self._wait.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            await wait.__aexit__(*error)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        ends = (now if self._wait is None else self._began) + self._timeout_s
+        if self._wait is not None and ends <= now:
+            self._wait.reschedule(now)
+            ends = now + self._timeout_s
+        self._timer = self._loop.call_at(ends, self._look)
 
 
 class CircuitModel(WrappedModel):

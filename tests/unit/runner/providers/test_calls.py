@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,7 +16,15 @@ from magent2.errors import CircuitOpen, ContextTooLong, ModelError, ModelRefused
 from magent2.runner.circuit import CIRCUIT_FAILURES, Circuits
 from magent2.runner.demo.model import build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
-from magent2.runner.providers.calls import Candidate, FallbackModel, guarded_model, is_refusal, worth_raising
+from magent2.runner.providers.calls import (
+    Candidate,
+    FallbackModel,
+    TimedModel,
+    guarded_model,
+    is_refusal,
+    worth_raising,
+)
+from tests.simulation.virtual_loop import VirtualLoop, run_on_virtual_loop
 
 REFUSAL = ResponseOutputMessage(
     id="m",
@@ -139,3 +148,53 @@ def test_the_error_that_leaves_the_most_hope_counts(errors: list[Exception], cho
 )
 def test_a_refusal_is_nothing_else(output: Callable[[], list[Any]], refused: bool) -> None:
     assert is_refusal(output()) is refused
+
+
+# --- a model that sends nothing
+
+
+class Slow(Model):
+    """A model that needs so many seconds for each event."""
+
+    def __init__(self, *pauses_s: float) -> None:
+        self._pauses_s = pauses_s
+
+    async def get_response(self, *request: Any, **options: Any) -> ModelResponse:
+        raise AssertionError("answers are streamed")
+
+    async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
+        for pause_s, event in zip(self._pauses_s, stream_events(EMPTY), strict=False):
+            await asyncio.sleep(pause_s)
+            yield event
+
+
+async def count_events(model: Model, pause_s: float = 0.0) -> int:
+    """Read all events, and pause after each of them."""
+    count = 0
+    async for _ in model.stream_response():  # type: ignore[call-arg]
+        count += 1
+        await asyncio.sleep(pause_s)
+    return count
+
+
+def test_a_long_answer_may_take_longer_than_the_limit_of_one_wait() -> None:
+    assert run_on_virtual_loop(VirtualLoop(1), count_events(TimedModel(Slow(9.0, 9.0, 9.0), 10.0))) == 3
+
+
+def test_a_slow_reader_does_not_count_as_a_model_that_is_down() -> None:
+    assert run_on_virtual_loop(VirtualLoop(1), count_events(TimedModel(Slow(1.0, 9.0, 9.0), 10.0), pause_s=25.0)) == 3
+
+
+@pytest.mark.parametrize("pauses_s", [(11.0,), (3.0, 11.0), (9.0, 9.0, 10.5)])
+def test_a_model_that_sends_nothing_for_too_long_is_down(pauses_s: tuple[float, ...]) -> None:
+    with pytest.raises(ModelUnavailable, match="it sent nothing for 10 s"):
+        run_on_virtual_loop(VirtualLoop(1), count_events(TimedModel(Slow(*pauses_s), 10.0)))
+
+
+def test_a_cancelled_call_is_not_reported_as_a_model_that_is_down() -> None:
+    async def cancelled() -> None:
+        async with asyncio.timeout(5.0):
+            await count_events(TimedModel(Slow(20.0), 10.0))
+
+    with pytest.raises(TimeoutError):
+        run_on_virtual_loop(VirtualLoop(1), cancelled())

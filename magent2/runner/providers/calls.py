@@ -72,7 +72,7 @@ class TimedModel(WrappedModel):
             stream = aiter(events)
             with self._timed_out(), closing(_WaitLimit(self._timeout_s)) as limit:
                 while True:
-                    async with limit:
+                    with limit:
                         event = await anext(stream, None)
                     if event is None:
                         return
@@ -88,37 +88,47 @@ class TimedModel(WrappedModel):
 
 
 class _WaitLimit:
-    """Raises `TimeoutError` if one of many waits takes `timeout_s`. Each `async with` is a wait.
+    """Raises `TimeoutError` if one of many waits takes `timeout_s`. Each `with` is a wait, and contains one `await`.
 
-    All waits share one timer, which looks from time to time how long the present one has taken: a timer for each token
-    of an answer would cost three times as much.
+    All waits share one timer, which looks from time to time how long the present one has taken. `asyncio.timeout` for
+    each token of an answer would cost as much as writing the token.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._wait: asyncio.Timeout | None = None  # the present one
+        self._task: asyncio.Task[Any] | None = None  # the one that waits
         self._began = 0.0
+        self._cancelling = 0  # cancellations of the task before the wait
+        self._expired = False
         self._timer = self._loop.call_later(timeout_s, self._look)
-
-    async def __aenter__(self) -> None:
-        self._began = self._loop.time()
-        self._wait = asyncio.timeout(None)
-        await self._wait.__aenter__()
-
-    async def __aexit__(self, *error: Any) -> None:
-        wait, self._wait = self._wait, None
-        if wait is not None:
-            await wait.__aexit__(*error)
 
     def close(self) -> None:
         self._timer.cancel()
 
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a wait with a time limit needs a task")
+        self._task, self._cancelling = task, task.cancelling()
+        self._began = self._loop.time()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        task, self._task = self._task, None
+        if task is None or not self._expired:
+            return
+        # As `asyncio.timeout` does: a cancellation that came from elsewhere is not a timeout.
+        self._expired = False
+        if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise TimeoutError from error
+
     def _look(self) -> None:
+        """Cancel the wait if it has taken too long. It is suspended now, so nothing else can be cancelled."""
         now = self._loop.time()
-        ends = (now if self._wait is None else self._began) + self._timeout_s
-        if self._wait is not None and ends <= now:
-            self._wait.reschedule(now)
+        ends = (now if self._task is None else self._began) + self._timeout_s
+        if self._task is not None and ends <= now:
+            self._expired = True
+            self._task.cancel()
             ends = now + self._timeout_s
         self._timer = self._loop.call_at(ends, self._look)
 
@@ -144,6 +154,9 @@ class CircuitModel(WrappedModel):
             self._asked(self._candidate)
             async with closing_events(self._inner.stream_response(*request, **options)) as events:
                 async for received in events:
+                    if received.type == TEXT_DELTA:  # most events are pieces of text
+                        yield received
+                        continue
                     if received.type == "response.output_item.done" and not _is_whole(received.item):
                         continue
                     event = completed_if_incomplete(received)

@@ -106,7 +106,7 @@ def create_app(  # noqa: PLR0913  one parameter per part of the process
     app.proxy = proxy or app.proxy
     app.state.services = services
     # Not `include_router`: FastAPI would build each route again, which takes most of the start time.
-    app.routes.extend(all_routes(services).routes)
+    app.routes.extend(all_routes())
     problems.install(app, services.writes.note)
     app.add_middleware(AccessMiddleware, access=access, keys=keys, rates=services.rates)
     app.add_middleware(MetricsMiddleware, metrics=metrics)

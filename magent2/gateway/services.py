@@ -6,6 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from starlette.requests import HTTPConnection
+
 from magent2.background import log_error
 from magent2.bus.interface import Engine
 from magent2.bus.operations import WRITE_PROBE, Workers
@@ -158,3 +160,9 @@ class Services:
     replies: ReplyWaiter
     session_lists: LiveSessionLists
     rates: RequestRates
+
+
+def services_of(request: HTTPConnection) -> Services:
+    """The services of the application that handles a request."""
+    services: Services = request.app.state.services
+    return services

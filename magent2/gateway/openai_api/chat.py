@@ -36,7 +36,7 @@ from magent2.gateway.openai_api.streams import RECORDS_FORMAT, ResponseReader, R
 from magent2.gateway.openapi import OPENAI_RESPONSE, openai_problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import ACCESS_ERRORS, BODY_ERRORS, caller, json_body, json_response
-from magent2.gateway.services import Services
+from magent2.gateway.services import services_of
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.models.run_options import ReasoningEffort, RunOptions, Verbosity
 
@@ -461,7 +461,7 @@ class ChatStream(ResponseStream):
         return ChatReader(self._bus, fanout, self._mapping, identity, -1).use(chunks)
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
 
     @routes.post(
@@ -476,6 +476,7 @@ def router(services: Services) -> APIRouter:
     )
     async def create(request: Request, idempotency_key: Key = None) -> Response:
         """Create a chat completion, as OpenAI's API does. `model` is an agent or a scenario."""
+        services = services_of(request)
         body = await parse_request(request, services, ChatRequest)
         body.check_parameters()
         parsed = chat_input(body.messages)

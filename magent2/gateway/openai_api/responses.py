@@ -42,7 +42,7 @@ from magent2.gateway.routes.dependencies import (
     json_body,
     json_response,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.delivery import SendOptions, find_mail
 from magent2.mail.headers import RUN_ENVELOPE, RUN_STATUS, RUNNING, STOP
 from magent2.models.address import chat_topic
@@ -82,7 +82,7 @@ async def wait_for_response(services: Services, mapping: ResponseMapping, max_s:
     return await services.replies.wait(mapping.id.session, mapping.id.seq - 1, ResponseOutcome(mapping), max_s)
 
 
-def _create_routes(services: Services) -> APIRouter:
+def _create_routes() -> APIRouter:
     routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
 
     @routes.post(
@@ -94,6 +94,7 @@ def _create_routes(services: Services) -> APIRouter:
     )
     async def create(request: Request, idempotency_key: Key = None) -> Response:
         """Create a response, as OpenAI's API does. `model` is an agent or a scenario."""
+        services = services_of(request)
         body = await parse_request(request, services, ResponseRequest)
         body.check()
         continues = body.conversation is not None or body.previous_response_id is not None
@@ -146,7 +147,7 @@ def _message(body: ResponseRequest, parsed: ParsedInput, key: str | None) -> Api
     )
 
 
-def _response_routes(services: Services) -> APIRouter:
+def _response_routes() -> APIRouter:
     routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
     errors = {200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, 404, 409, 410, 422, 501, 507)}
 
@@ -158,6 +159,7 @@ def _response_routes(services: Services) -> APIRouter:
         starting_after: Annotated[int | None, Query(ge=0, description="the last `sequence_number` seen")] = None,
     ) -> Response:
         """Return a response, or follow it from any of its events on."""
+        services = services_of(request)
         check_query(request, "stream", "starting_after")
         if starting_after is not None and not stream:
             raise invalid("'starting_after' is for streams; add stream=true", "starting_after")
@@ -175,6 +177,7 @@ def _response_routes(services: Services) -> APIRouter:
 
         One that waits behind another run of its session is cancelled when its turn comes.
         """
+        services = services_of(request)
         principal = caller(request)
         mapping = await find_response(services, principal, response_id)
         await _read(services, mapping)
@@ -189,6 +192,7 @@ def _response_routes(services: Services) -> APIRouter:
     )
     async def delete(response_id: str, request: Request) -> Response:
         """Delete a response with its session, if the session has no other message."""
+        services = services_of(request)
         mapping = await find_response(services, caller(request), response_id)
         await _check_only_message(services, mapping.id)
         await services.sessions.delete(mapping.id.session)
@@ -208,6 +212,7 @@ def _response_routes(services: Services) -> APIRouter:
         after: Annotated[str | None, Query()] = None,
     ) -> Response:
         """List the input items of a response, newest first unless `order` says otherwise."""
+        services = services_of(request)
         check_query(request, "limit", "order", "after")
         mapping = await find_response(services, caller(request), response_id)
         items = await _input_items(services, mapping.id)
@@ -328,7 +333,7 @@ def _item_page(items: list[JsonObject], limit: int, order: str, after: str | Non
     }
 
 
-def _model_routes(services: Services) -> APIRouter:
+def _model_routes() -> APIRouter:
     routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
 
     @routes.get(
@@ -337,8 +342,9 @@ def _model_routes(services: Services) -> APIRouter:
         response_class=Response,
         responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS)},
     )
-    async def models() -> Response:
+    async def models(request: Request) -> Response:
         """List the models: the agents that answer, and the scenarios."""
+        services = services_of(request)
         return json_response({"object": "list", "data": [_model(name) for name in await model_names(services)]})
 
     @routes.get(
@@ -347,8 +353,9 @@ def _model_routes(services: Services) -> APIRouter:
         response_class=Response,
         responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, 404, 422)},
     )
-    async def model(model: str) -> Response:
+    async def model(request: Request, model: str) -> Response:
         """Return a model."""
+        services = services_of(request)
         if model not in (names := await model_names(services)):
             raise model_not_found(model, names)
         return json_response(_model(model))
@@ -360,5 +367,5 @@ def _model(name: str) -> JsonObject:
     return {"id": name, "object": "model", "created": STARTED_AT, "owned_by": "magent2"}
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _create_routes, _response_routes, _model_routes)
+def router() -> APIRouter:
+    return join_routers(_create_routes, _response_routes, _model_routes)

@@ -42,7 +42,7 @@ from magent2.gateway.routes.dependencies import (
     parse_body,
 )
 from magent2.gateway.routes.directory import ADMINS, Name
-from magent2.gateway.services import Services, UnknownPresence, served_agents
+from magent2.gateway.services import Services, UnknownPresence, served_agents, services_of
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from magent2.mail.dead_letters import (
     DEAD_PAGE,
@@ -88,7 +88,7 @@ METRICS_RESPONSE: dict[int | str, JsonObject] = {
 }
 
 
-def _probe_routes(services: Services) -> APIRouter:
+def _probe_routes() -> APIRouter:
     routes = APIRouter(tags=["probes"])
 
     @routes.head("/health", include_in_schema=False)
@@ -104,6 +104,7 @@ def _probe_routes(services: Services) -> APIRouter:
 
         With the gateway's token, the response names the engine of the bus, or why it is not ready.
         """
+        services = services_of(request)
         if services.streams.draining:
             raise Problem.draining()
         tells_all = caller(request).admin
@@ -116,8 +117,9 @@ def _probe_routes(services: Services) -> APIRouter:
         response_class=Response,
         responses={**METRICS_RESPONSE, **problems(401, 403, 429)},
     )
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Prometheus metrics."""
+        services = services_of(request)
         await _update_lane_metrics(services)
         return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 
@@ -171,12 +173,13 @@ AGENTS_MAX = 1000
 AGENT_PREFIX = "agent:"
 
 
-def _workers_routes(services: Services) -> APIRouter:
+def _workers_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["administration"], dependencies=[Depends(admins_only)])
 
     @routes.get("/workers", operation_id="list_workers", responses=problems(*ACCESS_ERRORS, 501))
-    async def workers() -> AgentList:
+    async def workers(request: Request) -> AgentList:
         """List registered agents and agents with a live worker, with the state of their lanes."""
+        services = services_of(request)
         live = await services.bus.acall(Workers())
         names = await known_agents(services.bus, live)
         lanes = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
@@ -208,20 +211,22 @@ AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS, json_sc
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
 
 
-def _dead_routes(services: Services) -> APIRouter:
+def _dead_routes() -> APIRouter:
     routes = APIRouter(prefix=f"{API}/dead", tags=["dead letters"], dependencies=[Depends(admins_only)])
-    _dead_list_route(routes, services)
-    _dead_decision_routes(routes, services)
+    _dead_list_route(routes)
+    _dead_decision_routes(routes)
     return routes
 
 
-def _dead_list_route(routes: APIRouter, services: Services) -> None:
+def _dead_list_route(routes: APIRouter) -> None:
     @routes.get("", operation_id="list_dead_letters", responses=problems(401, 403, 410, 422, 429, 501, 503))
     async def letters(
+        request: Request,
         agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this agent")] = None,
         after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
     ) -> DeadLetterPage:
         """List dead letters, oldest first. With `agent` in pages, else the first page of every agent."""
+        services = services_of(request)
         if agent is not None:
             check_name(agent, "agent name")
             found, more = await _dead_page(services.bus, agent, after)
@@ -235,7 +240,7 @@ def _dead_list_route(routes: APIRouter, services: Services) -> None:
         return DeadLetterPage(letters=[_dead_letter_info(letter) for found, _ in pages for letter in found], next=None)
 
 
-def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
+def _dead_decision_routes(routes: APIRouter) -> None:
     @routes.post(
         "",
         operation_id="process_dead_letters",
@@ -244,6 +249,7 @@ def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
     )
     async def process(request: Request) -> DeadLettersResponse:
         """Retry or drop many dead letters. A request that is repeated retries no letter twice."""
+        services = services_of(request)
         body = await parse_body(request, services, DeadLettersRequest)
         add_audit_ids(request.scope, action=body.action, agent=body.agent, dry_run=body.dry_run)
         chosen = DeadLetterFilter(
@@ -267,8 +273,9 @@ def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
         operation_id="retry_dead_letter",
         responses=problems(401, 403, 404, 422, 429, 503, 507),
     )
-    async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
+    async def retry(request: Request, agent: AgentName, seq: LetterSeq) -> OkResponse:
         """Deliver a dead letter again, once."""
+        services = services_of(request)
         try:
             await retry_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
@@ -281,8 +288,9 @@ def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
         status_code=204,
         responses=problems(401, 403, 404, 422, 429, 503, 507),
     )
-    async def drop(agent: AgentName, seq: LetterSeq) -> Response:
+    async def drop(request: Request, agent: AgentName, seq: LetterSeq) -> Response:
         """Drop a dead letter."""
+        services = services_of(request)
         try:
             await drop_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
@@ -322,17 +330,18 @@ ITEMS_MAX = 1000
 ItemId = Annotated[str, Path(min_length=1, max_length=256)]
 
 
-def _outbox_routes(services: Services) -> APIRouter:
+def _outbox_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["connectors"], dependencies=ADMINS)
-    _connector_routes(routes, services)
-    _outbox_item_routes(routes, services)
+    _connector_routes(routes)
+    _outbox_item_routes(routes)
     return routes
 
 
-def _connector_routes(routes: APIRouter, services: Services) -> None:
+def _connector_routes(routes: APIRouter) -> None:
     @routes.get("/connectors", operation_id="list_connectors", responses=problems(*ACCESS_ERRORS))
-    async def connectors() -> ConnectorList:
+    async def connectors(request: Request) -> ConnectorList:
         """List the connectors, without their configuration, which contains secrets."""
+        services = services_of(request)
         found = await list_connectors(Log(services.bus))
         return ConnectorList(connectors=[connector_info(known) for known in found])
 
@@ -344,6 +353,7 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
     )
     async def put_connector(request: Request) -> ConnectorInfo:
         """Create a connector, or change its configuration."""
+        services = services_of(request)
         body = await parse_body(request, services, ConnectorRequest)
         add_audit_ids(request.scope, connector=body.id, kind=body.kind)
         capabilities = capabilities_of(body.kind, body.config)
@@ -354,18 +364,21 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
     @routes.delete(
         "/connectors/{connector:id}", operation_id="delete_connector", responses=problems(*ACCESS_ERRORS, 404, 422, 507)
     )
-    async def drop_connector(connector: Name) -> ConnectorInfo:
+    async def drop_connector(request: Request, connector: Name) -> ConnectorInfo:
         """Remove a connector. Messages that wait in its outbox are not sent."""
+        services = services_of(request)
         return connector_info(await unregister_connector(Log(services.bus), connector))
 
 
-def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
+def _outbox_item_routes(routes: APIRouter) -> None:
     @routes.get("/outbox", operation_id="list_outbox", responses=problems(*ACCESS_ERRORS, 422))
     async def outbox(
+        request: Request,
         connector: Annotated[str | None, Query(max_length=80, description="a connector, or `webhook:{id}`")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only messages in this state")] = None,
     ) -> OutboxItemList:
         """List the last 1,000 outgoing messages and their states, oldest first."""
+        services = services_of(request)
         names = await list_outboxes(Log(services.bus)) if connector is None else [connector]
         items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
         chosen = [item for item in items if state in (None, item.state)]
@@ -376,8 +389,9 @@ def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
         operation_id="retry_outbox_item",
         responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
     )
-    async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
+    async def retry(request: Request, connector: Name, item: ItemId) -> OutboxItemInfo:
         """Send a message again that failed or whose outcome is unknown."""
+        services = services_of(request)
         return outbox_item_info(await retry_item(Log(services.bus), connector, item))
 
     @routes.delete(
@@ -385,8 +399,9 @@ def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
         operation_id="drop_outbox_item",
         responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
     )
-    async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
+    async def drop(request: Request, connector: Name, item: ItemId) -> OutboxItemInfo:
         """Drop a message that failed or whose outcome is unknown."""
+        services = services_of(request)
         return outbox_item_info(await drop_item(Log(services.bus), connector, item))
 
 
@@ -408,7 +423,7 @@ def outbox_item_info(item: OutboxItem) -> OutboxItemInfo:
     )
 
 
-def _me_routes(_: Services) -> APIRouter:
+def _me_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["administration"])
 
     @routes.get("/me", operation_id="get_principal", responses=problems(*ACCESS_ERRORS))
@@ -422,5 +437,5 @@ def _me_routes(_: Services) -> APIRouter:
     return routes
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _probe_routes, _workers_routes, _dead_routes, _outbox_routes, _me_routes)
+def router() -> APIRouter:
+    return join_routers(_probe_routes, _workers_routes, _dead_routes, _outbox_routes, _me_routes)

@@ -38,7 +38,7 @@ from magent2.gateway.routes.sessions import (
     decode_list_cursor,
     encode_list_cursor,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import PAUSED
@@ -69,14 +69,14 @@ RETRY_OF = "retry_of"
 WAITING_SESSIONS_MAX = 50  # sessions whose waiting calls are on one page of approvals
 
 
-def _control_routes(services: Services) -> APIRouter:
+def _control_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _stop_route(routes, services)
-    _retry_route(routes, services)
+    _stop_route(routes)
+    _retry_route(routes)
     return routes
 
 
-def _stop_route(routes: APIRouter, services: Services) -> None:
+def _stop_route(routes: APIRouter) -> None:
     @routes.post(
         "/sdk/session/{session_id:id}/stop",
         operation_id="stop_session",
@@ -88,6 +88,7 @@ def _stop_route(routes: APIRouter, services: Services) -> None:
         session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
     ) -> SessionStopResponse | StopResponse:
         """Stop the run of the session's agent, at once or after its current turn. The body is optional."""
+        services = services_of(request)
         body = await parse_body(request, services, StopRequest, may_be_empty=True)
         add_audit_ids(request.scope, agent=body.agent, sender=body.sender)
         principal = caller(request)
@@ -116,7 +117,7 @@ def _running_agent(session: Session) -> str | None:
     return running if isinstance(running, str) else session.active_agent
 
 
-def _retry_route(routes: APIRouter, services: Services) -> None:
+def _retry_route(routes: APIRouter) -> None:
     @routes.post(
         "/sdk/session/{session_id:id}/retry",
         operation_id="retry_message",
@@ -130,6 +131,7 @@ def _retry_route(routes: APIRouter, services: Services) -> None:
 
         A failed run continues after its last record. A stopped run starts again.
         """
+        services = services_of(request)
         body = await parse_body(request, services, RetryRequest)
         add_audit_ids(request.scope, message_id=body.message_id)
         principal = caller(request)
@@ -243,15 +245,15 @@ def _accepted(session_id: str, message_id: str, seq: int) -> Response:
 CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
 
 
-def _approvals_routes(services: Services) -> APIRouter:
+def _approvals_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _approval_list_route(routes, services)
-    _pending_approvals_route(routes, services)
-    _decision_route(routes, services)
+    _approval_list_route(routes)
+    _pending_approvals_route(routes)
+    _decision_route(routes)
     return routes
 
 
-def _approval_list_route(routes: APIRouter, services: Services) -> None:
+def _approval_list_route(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}/approvals",
         operation_id="list_approvals",
@@ -259,13 +261,14 @@ def _approval_list_route(routes: APIRouter, services: Services) -> None:
     )
     async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
         """List the tool calls that need approval, oldest first. A run resumes when all of its calls are decided."""
+        services = services_of(request)
         await get_session(services, session_id, caller(request))
         found = await find_approvals(Log(services.bus), session_id, services.histories.read_with)
         listed = [_approval_info(session_id, approval) for approval in found]
         return ApprovalList(session_id=session_id, approvals=listed)
 
 
-def _pending_approvals_route(routes: APIRouter, services: Services) -> None:
+def _pending_approvals_route(routes: APIRouter) -> None:
     @routes.get("/approvals", operation_id="list_pending_approvals", responses=problems(*ACCESS_ERRORS, 422, 501))
     async def pending_approvals(
         request: Request,
@@ -277,6 +280,7 @@ def _pending_approvals_route(routes: APIRouter, services: Services) -> None:
 
         A session is found by its last run. A page may be empty and not be the last.
         """
+        services = services_of(request)
         principal = caller(request)
         owner = None if principal.admin else principal.name
         cursor = None if before is None else decode_list_cursor(before)
@@ -305,7 +309,7 @@ async def _waiting_sessions(
     return found, before
 
 
-def _decision_route(routes: APIRouter, services: Services) -> None:
+def _decision_route(routes: APIRouter) -> None:
     @routes.post(
         "/sdk/session/{session_id:id}/approvals/{call_id:id}",
         operation_id="decide_approval",
@@ -314,6 +318,7 @@ def _decision_route(routes: APIRouter, services: Services) -> None:
     )
     async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
         """Approve or reject a call, once. A repeat gets the same response, another decision is 409."""
+        services = services_of(request)
         body = await parse_body(request, services, DecisionRequest)
         add_audit_ids(request.scope, decision=body.decision)
         principal = caller(request)
@@ -348,5 +353,5 @@ def _approval_info(session_id: str, approval: Approval) -> ApprovalInfo:
     )
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _control_routes, _approvals_routes)
+def router() -> APIRouter:
+    return join_routers(_control_routes, _approvals_routes)

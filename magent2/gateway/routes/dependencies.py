@@ -87,11 +87,11 @@ def json_response(body: Mapping[str, object], status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type="application/json")
 
 
-def join_routers(services: Services, *makers: Callable[[Services], APIRouter]) -> APIRouter:
+def join_routers(*makers: Callable[[], APIRouter]) -> APIRouter:
     """Return the routes of several routers in one. `include_router` would build each route again."""
     routes = APIRouter()
     for make in makers:
-        routes.routes.extend(make(services).routes)
+        routes.routes.extend(make().routes)
     return routes
 
 

@@ -64,7 +64,7 @@ from magent2.gateway.routes.dependencies import (
     json_body,
     parse_body,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from magent2.models.api.directory import (
     ChannelInfo,
@@ -90,18 +90,19 @@ Name = Annotated[str, Path(min_length=1, max_length=80)]
 ADMINS = [Depends(admins_only)]
 
 
-def _people_routes(services: Services) -> APIRouter:
+def _people_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["people"])
-    _users(routes, services)
-    _friends(routes, services)
-    _swarms(routes, services)
+    _users(routes)
+    _friends(routes)
+    _swarms(routes)
     return routes
 
 
-def _users(routes: APIRouter, services: Services) -> None:
+def _users(routes: APIRouter) -> None:
     @routes.get("/users", operation_id="list_users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
-    async def users() -> UserList:
+    async def users(request: Request) -> UserList:
         """List the users."""
+        services = services_of(request)
         return UserList(users=[user_info(user) for user in await list_users(Log(services.bus))])
 
     @routes.post(
@@ -113,6 +114,7 @@ def _users(routes: APIRouter, services: Services) -> None:
     )
     async def put_user(request: Request) -> UserInfo:
         """Create a user, or change one."""
+        services = services_of(request)
         body = await parse_body(request, services, UserRequest)
         add_audit_ids(request.scope, user=body.id)
         fields = {"agent": body.agent, "connector": body.connector, "target": body.target}
@@ -126,8 +128,9 @@ def _users(routes: APIRouter, services: Services) -> None:
         dependencies=ADMINS,
         responses=problems(*ACCESS_ERRORS, 404, 422, 507),
     )
-    async def drop_user(user: Name) -> UserInfo:
+    async def drop_user(request: Request, user: Name) -> UserInfo:
         """Remove a user. The nametag is not given to another user."""
+        services = services_of(request)
         return user_info(await remove_user(Log(services.bus), user))
 
 
@@ -136,10 +139,11 @@ def user_info(user: User) -> UserInfo:
     return UserInfo(**{name: getattr(user, name) for name in names})
 
 
-def _friends(routes: APIRouter, services: Services) -> None:
+def _friends(routes: APIRouter) -> None:
     @routes.get("/friends", operation_id="list_friends", responses=problems(*ACCESS_ERRORS))
     async def friends(request: Request) -> FriendList:
         """List the caller's friends and friend requests."""
+        services = services_of(request)
         own = directory_name(caller(request))
         found = await list_friendships(Log(services.bus), own)
         return FriendList(friends=[await _shown_friend(services, own, friendship) for friendship in found])
@@ -152,6 +156,7 @@ def _friends(routes: APIRouter, services: Services) -> None:
     )
     async def befriend(request: Request) -> FriendInfo:
         """Request, accept, refuse or remove a friendship."""
+        services = services_of(request)
         body = await parse_body(request, services, FriendRequest)
         add_audit_ids(request.scope, nametag=body.nametag, action=body.action)
         own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
@@ -187,10 +192,11 @@ async def _shown_friend(services: Services, own: str, friendship: Friendship) ->
     )
 
 
-def _swarms(routes: APIRouter, services: Services) -> None:
+def _swarms(routes: APIRouter) -> None:
     @routes.get("/swarms", operation_id="list_swarms", responses=problems(*ACCESS_ERRORS))
     async def swarms(request: Request) -> SwarmList:
         """List the caller's swarms. Administrators see all."""
+        services = services_of(request)
         principal = caller(request)
         found = await list_swarms(Log(services.bus), None if principal.admin else directory_name(principal))
         return SwarmList(swarms=[swarm_info(swarm) for swarm in found])
@@ -203,6 +209,7 @@ def _swarms(routes: APIRouter, services: Services) -> None:
     )
     async def put_swarm(request: Request) -> SwarmInfo:
         """Create a swarm, change who may contact it, or remove it."""
+        services = services_of(request)
         body = await parse_body(request, services, SwarmRequest)
         add_audit_ids(request.scope, nametag=body.nametag, action=body.action, user=body.user)
         principal = caller(request)
@@ -223,6 +230,7 @@ def _swarms(routes: APIRouter, services: Services) -> None:
     )
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
         """List the contacts of a swarm of the caller."""
+        services = services_of(request)
         swarm = await _own_swarm(services, caller(request), nametag)
         found = await list_contacts(Log(services.bus), swarm.nametag)
         return SwarmContactList(contacts=[contact_info(contact) for contact in found])
@@ -267,12 +275,13 @@ def require_field(value: str | None, name: str) -> str:
     return value
 
 
-def _channels_routes(services: Services) -> APIRouter:
+def _channels_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["channels"])
 
     @routes.get("/channels", operation_id="list_channels", responses=problems(*ACCESS_ERRORS))
     async def channels(request: Request) -> ChannelList:
         """List the channels that the caller is a member of. Administrators see all."""
+        services = services_of(request)
         principal = caller(request)
         found = await list_channels(Log(services.bus), None if principal.admin else directory_name(principal))
         return ChannelList(channels=[channel_info(channel) for channel in found])
@@ -286,6 +295,7 @@ def _channels_routes(services: Services) -> APIRouter:
     )
     async def put_channel(request: Request) -> ChannelInfo:
         """Create a channel, change its members or its leader, or remove it."""
+        services = services_of(request)
         body = await parse_body(request, services, ChannelRequest)
         add_audit_ids(request.scope, channel=body.name, action=body.action, user=body.user)
         if body.action in ("create", "join"):
@@ -301,6 +311,7 @@ def _channels_routes(services: Services) -> APIRouter:
         name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
     ) -> ChannelMessages:
         """Return the last messages of a channel, oldest first."""
+        services = services_of(request)
         channel = await _own_channel(services, caller(request), name)
         found = await read_channel(Log(services.bus), channel.name, before)
         shown = [{"seq": record.seq, **record.payload} for record in found]
@@ -341,5 +352,5 @@ def channel_info(channel: Channel) -> ChannelInfo:
     return ChannelInfo(name=channel.name, leader=channel.leader, members=members, removed=channel.removed)
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _people_routes, _channels_routes)
+def router() -> APIRouter:
+    return join_routers(_people_routes, _channels_routes)

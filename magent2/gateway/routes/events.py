@@ -31,7 +31,7 @@ from magent2.gateway.routes.dependencies import (
     unknown_session,
 )
 from magent2.gateway.routes.streams import resume_cursor
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.gateway.streaming.open_streams import EventStream
 from magent2.gateway.streaming.sse import EVENT_FORMAT, MAX_EVENTS_MAX, StreamRequest
 from magent2.models.address import check_name, stream_topic
@@ -58,15 +58,15 @@ SESSION_STREAM_RESPONSE = {
 }
 
 
-def _events_routes(services: Services) -> APIRouter:
+def _events_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _events_route(routes, services)
-    _transcript_route(routes, services)
-    _stream_route(routes, services)
+    _events_route(routes)
+    _transcript_route(routes)
+    _stream_route(routes)
     return routes
 
 
-def _stream_route(routes: APIRouter, services: Services) -> None:
+def _stream_route(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}/stream",
         operation_id="stream_session",
@@ -81,6 +81,7 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
         last_event_id: LastEventId = None,
     ) -> Response:
         """Follow the events of a session as server-sent events; `id:` is the cursor to resume after."""
+        services = services_of(request)
         await get_session(services, session_id, caller(request))
         after = resume_cursor(since, last_event_id)
         return EventStream(
@@ -88,7 +89,7 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
         )
 
 
-def _events_route(routes: APIRouter, services: Services) -> None:
+def _events_route(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}/events",
         operation_id="list_events",
@@ -103,6 +104,7 @@ def _events_route(routes: APIRouter, services: Services) -> None:
         response_format: ResponseFormat = "api",
     ) -> Response:
         """Return the events after `since`, in order, one page at a time."""
+        services = services_of(request)
         page = await read_page(services, session_id, caller(request), parse_since(since), limit)
         if response_format == "record":
             records = [{**record.payload, "seq": record.seq} for record in page.records if not record.erased]
@@ -111,7 +113,7 @@ def _events_route(routes: APIRouter, services: Services) -> None:
         return _paged("session_id", session_id, [event for event in shown if event is not None], page)
 
 
-def _transcript_route(routes: APIRouter, services: Services) -> None:
+def _transcript_route(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}/transcript",
         operation_id="get_transcript",
@@ -128,6 +130,7 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
 
         A page may be short and not be the last.
         """
+        services = services_of(request)
         principal, after = caller(request), parse_since(since)
         fold = TranscriptFold(session_id)
         last = after
@@ -201,7 +204,7 @@ AtSeq = Annotated[
 ]
 
 
-def _files_routes(services: Services) -> APIRouter:
+def _files_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.get(
@@ -212,6 +215,7 @@ def _files_routes(services: Services) -> APIRouter:
     )
     async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
         """Return a file that an event of the session shows."""
+        services = services_of(request)
         session = await get_session(services, session_id, caller(request))
         description = await _find_attachment(services, session.session_id, sha256, seq)
         if description is None:
@@ -260,5 +264,5 @@ def _unknown_file(sha256: str) -> Problem:
     return Problem(404, "unknown_file", f"no message of this session shows a file {sha256}")
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _events_routes, _files_routes)
+def router() -> APIRouter:
+    return join_routers(_events_routes, _files_routes)

@@ -26,7 +26,7 @@ from magent2.gateway.routes.sessions import (
     decode_list_cursor,
     encode_list_cursor,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.gateway.uploads import FormFile, RawFile, body_pieces, declared_length
 from magent2.models.address import NAME_MAX_CHARS, chat_topic, check_name
 from magent2.models.api.base import KEY_MAX_CHARS
@@ -68,15 +68,15 @@ UPLOAD_BODY: JsonObject = {
 }
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["files"])
-    _upload_route(routes, services)
-    _list_route(routes, services)
-    _file_routes(routes, services)
+    _upload_route(routes)
+    _list_route(routes)
+    _file_routes(routes)
     return routes
 
 
-def _upload_route(routes: APIRouter, services: Services) -> None:
+def _upload_route(routes: APIRouter) -> None:
     @routes.post(
         "/files",
         operation_id="upload_file",
@@ -100,6 +100,7 @@ def _upload_route(routes: APIRouter, services: Services) -> None:
         The type is found from the content. A type that the request declares must not contradict it.
         The same `Idempotency-Key` with the same content is the same file.
         """
+        services = services_of(request)
         stored = await receive_file(services, request, caller(request), name, idempotency_key)
         add_audit_ids(request.scope, file_id=stored.file_id)
         return file_info(stored)
@@ -145,7 +146,7 @@ async def _abort(upload: Upload) -> None:
         )
 
 
-def _list_route(routes: APIRouter, services: Services) -> None:
+def _list_route(routes: APIRouter) -> None:
     @routes.get("/files", operation_id="list_files", responses=problems(*ACCESS_ERRORS, 422, 501))
     async def list_all(
         request: Request,
@@ -163,6 +164,7 @@ def _list_route(routes: APIRouter, services: Services) -> None:
         ] = None,
     ) -> FileList:
         """List the caller's files, newest first. A page may be short and not be the last."""
+        services = services_of(request)
         principal = caller(request)
         place = None if before is None else decode_list_cursor(before)
         maximum = services.limits.file_max_bytes
@@ -176,10 +178,11 @@ def _list_route(routes: APIRouter, services: Services) -> None:
         return FileList(files=[file_info(file) for file in found], next=cursor, file_max_bytes=maximum)
 
 
-def _file_routes(routes: APIRouter, services: Services) -> None:
+def _file_routes(routes: APIRouter) -> None:
     @routes.get("/files/{file_id:id}", operation_id="get_file_info", responses=problems(*ACCESS_ERRORS, 404, 422, 501))
     async def show(file_id: FileId, request: Request) -> FileInfo:
         """Describe a file."""
+        services = services_of(request)
         return file_info(await owned_file(services, file_id, caller(request)))
 
     @routes.get(
@@ -190,6 +193,7 @@ def _file_routes(routes: APIRouter, services: Services) -> None:
     )
     async def content(file_id: FileId, request: Request) -> Response:
         """Return the content of a file, as an attachment."""
+        services = services_of(request)
         file = await owned_file(services, file_id, caller(request))
         headers = {**headers_of({"name": file.name, "media_type": file.media_type}), "Content-Length": str(file.size)}
         return StreamingResponse(read_chunks(Log(services.bus), file), headers=headers)
@@ -202,6 +206,7 @@ def _file_routes(routes: APIRouter, services: Services) -> None:
     )
     async def delete(file_id: FileId, request: Request) -> Response:
         """Delete a file and its content. Messages that had it keep its name."""
+        services = services_of(request)
         file = await owned_file(services, file_id, caller(request))
         await delete_file(Log(services.bus), file.file_id)
         return Response(status_code=204)

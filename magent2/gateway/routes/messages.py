@@ -31,7 +31,7 @@ from magent2.gateway.routes.dependencies import (
 )
 from magent2.gateway.routes.files import with_attachments
 from magent2.gateway.routes.send import paused_notice
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import check_name
 from magent2.models.api.messages import (
@@ -55,7 +55,7 @@ from magent2.sessions.stream import FlatEvent, flat_event
 from magent2.sessions.superseding import Replacement, find_replacement, replace_answer
 
 
-def _messages_routes(services: Services) -> APIRouter:
+def _messages_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.post(
@@ -77,6 +77,7 @@ def _messages_routes(services: Services) -> APIRouter:
         `client_message_id` makes it idempotent: a repeat gets the same answer, another text with the same id is 409.
         If the answer takes longer than the gateway waits, the response is 202 `in_progress`.
         """
+        services = services_of(request)
         body = await parse_body(request, services, MessageRequest)
         add_audit_ids(request.scope, session_id=body.session_id)
         principal = caller(request)
@@ -192,7 +193,7 @@ def accepted_response(
     return json_response(answer, 202)
 
 
-def _replacing_routes(services: Services) -> APIRouter:
+def _replacing_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
     responses = problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507)
 
@@ -209,6 +210,7 @@ def _replacing_routes(services: Services) -> APIRouter:
 
         Refused with 409 `busy` while a message waits or is being answered. The body is optional.
         """
+        services = services_of(request)
         body = await parse_body(request, services, RegenerateRequest, may_be_empty=True)
         return await _replace(services, request, session_id, body.client_message_id)
 
@@ -222,6 +224,7 @@ def _replacing_routes(services: Services) -> APIRouter:
     )
     async def edit(session_id: SessionId, request: Request) -> Response:
         """Replace the last message of a person by another text, and answer that. See `regenerate`."""
+        services = services_of(request)
         body = await parse_body(request, services, EditRequest)
         text = check_text(body.text, services)
         return await _replace(services, request, session_id, body.client_message_id, text, body.message_id)
@@ -256,14 +259,14 @@ Wait = Annotated[
 ]
 
 
-def _steering_routes(services: Services) -> APIRouter:
+def _steering_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _steering(routes, services)
-    _receipts(routes, services)
+    _steering(routes)
+    _receipts(routes)
     return routes
 
 
-def _steering(routes: APIRouter, services: Services) -> None:
+def _steering(routes: APIRouter) -> None:
     @routes.post(
         "/sdk/session/{session_id:id}/steer",
         operation_id="steer_session",
@@ -278,6 +281,7 @@ def _steering(routes: APIRouter, services: Services) -> None:
         Without `target` it goes to every agent with an active run. If there is none, it starts a run of the active
         agent, or is refused with `require_active`. `receipt_id` identifies it in receipts.
         """
+        services = services_of(request)
         body = await parse_body(request, services, SteerRequest)
         add_audit_ids(request.scope, target=body.target)
         if not body.text.strip():
@@ -317,7 +321,7 @@ def _steer_envelope(session: Session, principal: Principal, body: SteerRequest) 
     )
 
 
-def _receipts(routes: APIRouter, services: Services) -> None:
+def _receipts(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}/receipts/{receipt_id:id}",
         operation_id="get_receipt",
@@ -328,6 +332,7 @@ def _receipts(routes: APIRouter, services: Services) -> None:
         session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
     ) -> dict[str, object]:
         """Return the progress of a message: accepted, seen, answered or dead."""
+        services = services_of(request)
         session = await get_session(services, session_id, caller(request))
         progress = await _progress(services, session_id, receipt_id)
         if progress.status == "accepted" and wait_s > 0:
@@ -373,5 +378,5 @@ def _receipt_info(session_id: str, receipt_id: str, progress: MessageProgress) -
     }
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _messages_routes, _replacing_routes, _steering_routes)
+def router() -> APIRouter:
+    return join_routers(_messages_routes, _replacing_routes, _steering_routes)

@@ -11,7 +11,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from magent2.gateway.proxy import route_path
-from magent2.gateway.services import Services
 
 KEPT_IN_PATHS = "/%:@!$&'()*+,;=~"  # `%`: what the client has encoded stays as it is
 RECORD_FORMAT_QUERY = b"format=record"
@@ -53,7 +52,7 @@ MOVED = (
 )
 
 
-def router(_: Services) -> APIRouter:
+def router() -> APIRouter:
     """Return the redirects, for every method. The OpenAPI document does not list them."""
     routes = APIRouter()
     for moved in MOVED:

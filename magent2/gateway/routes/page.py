@@ -14,7 +14,6 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response
 
 from magent2.gateway.problems import Problem
-from magent2.gateway.services import Services
 
 INDEX = "index.html"
 FOLDER = "page"
@@ -69,7 +68,7 @@ def page_is_built() -> bool:
     return (files("magent2") / "web" / INDEX).is_file()
 
 
-def router(_: Services, built: Traversable | None = None) -> APIRouter:
+def router(built: Traversable | None = None) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
     plain = files("magent2.gateway") / "page"
     page_folder = files("magent2") / "web" if built is None else built

@@ -35,7 +35,7 @@ from magent2.gateway.routes.sessions import (
     decode_list_cursor,
     encode_list_cursor,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.registration import is_registered
 from magent2.models.address import NAME_MAX_CHARS, RESERVED_PREFIXES, check_name, schedule_runs_topic
 from magent2.models.api.messages import AcceptedResponse
@@ -76,15 +76,15 @@ OWN_SESSION_PREFIX = "schedule-"  # of the id of a session that was created with
 ScheduleId = Annotated[str, Path(min_length=1, max_length=SCHEDULE_ID_MAX_CHARS)]
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["schedules"])
-    _collection_routes(routes, services)
-    _schedule_routes(routes, services)
-    _change_routes(routes, services)
+    _collection_routes(routes)
+    _schedule_routes(routes)
+    _change_routes(routes)
     return routes
 
 
-def _collection_routes(routes: APIRouter, services: Services) -> None:
+def _collection_routes(routes: APIRouter) -> None:
     @routes.post(
         "/schedules",
         operation_id="create_schedule",
@@ -95,6 +95,7 @@ def _collection_routes(routes: APIRouter, services: Services) -> None:
     )
     async def create(request: Request) -> ScheduleDetail:
         """Create a schedule: exactly one of `at`, `in` and `cron` says when its message is sent."""
+        services = services_of(request)
         body = await parse_body(request, services, ScheduleRequest)
         principal = caller(request)
         schedule_id = body.schedule_id or uuid.uuid4().hex
@@ -119,6 +120,7 @@ def _collection_routes(routes: APIRouter, services: Services) -> None:
         ] = None,
     ) -> ScheduleList:
         """List the caller's schedules, most recently changed first. A page may be short and not be the last."""
+        services = services_of(request)
         principal = caller(request)
         place = None if before is None else decode_list_cursor(before)
         if owner is not None and not principal.owns(owner):
@@ -189,12 +191,13 @@ async def _own_session(services: Services, principal: Principal, schedule_id: st
     return await services.sessions.create(session_id, principal.name, {"active_agent": body.agent})
 
 
-def _schedule_routes(routes: APIRouter, services: Services) -> None:
+def _schedule_routes(routes: APIRouter) -> None:
     responses = problems(*ACCESS_ERRORS, 404, 422, 501)
 
     @routes.get("/schedules/{schedule_id:id}", operation_id="get_schedule", responses=responses)
     async def show(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
         """Return a schedule, with its text and its last slots."""
+        services = services_of(request)
         return await schedule_detail(services, await owned_schedule(services, schedule_id, caller(request)))
 
     @routes.delete(
@@ -205,23 +208,26 @@ def _schedule_routes(routes: APIRouter, services: Services) -> None:
     )
     async def delete(schedule_id: ScheduleId, request: Request) -> Response:
         """Delete a schedule. Messages that it has sent stay."""
+        services = services_of(request)
         schedule = await owned_schedule(services, schedule_id, caller(request))
         await delete_schedule(Log(services.bus), schedule.schedule_id)
         return Response(status_code=204)
 
 
-def _change_routes(routes: APIRouter, services: Services) -> None:
+def _change_routes(routes: APIRouter) -> None:
     responses = problems(*ACCESS_ERRORS, 404, 409, 422, 501, 507)
 
     @routes.post("/schedules/{schedule_id:id}/pause", operation_id="pause_schedule", responses=responses)
     async def pause(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
         """Pause a schedule. Slots until it is resumed are not sent, now or later."""
+        services = services_of(request)
         schedule = await owned_schedule(services, schedule_id, caller(request))
         return await schedule_detail(services, await pause_schedule(Log(services.bus), schedule.schedule_id))
 
     @routes.post("/schedules/{schedule_id:id}/resume", operation_id="resume_schedule", responses=responses)
     async def resume(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
         """Resume a paused schedule, with its next slot."""
+        services = services_of(request)
         schedule = await owned_schedule(services, schedule_id, caller(request))
         return await schedule_detail(services, await resume_schedule(Log(services.bus), schedule.schedule_id))
 
@@ -235,6 +241,7 @@ def _change_routes(routes: APIRouter, services: Services) -> None:
     )
     async def run(schedule_id: ScheduleId, request: Request) -> Response:
         """Send the message of a schedule now, also if it is paused or has ended. Its slots stay as they are."""
+        services = services_of(request)
         body = await parse_body(request, services, RunScheduleRequest, may_be_empty=True)
         schedule = await owned_schedule(services, schedule_id, caller(request))
         return await _run_now(services, request, schedule, body.client_message_id or str(uuid.uuid4()))

@@ -23,7 +23,7 @@ from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, internal_error, logged_problem
 from magent2.gateway.routes.dependencies import check_new_id, is_known_agent, unknown_agent
 from magent2.gateway.routes.files import check_references, with_attachments
-from magent2.gateway.services import Services, WorkerPresence
+from magent2.gateway.services import Services, WorkerPresence, services_of
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import Address, chat_topic
 from magent2.models.api.messages import WhenBusy
@@ -66,7 +66,7 @@ class SendEndpoint:
         await send({"type": "http.response.body", "body": answer})
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     """Return the route for the OpenAPI document; `SendEndpoint` answers the requests."""
     routes = APIRouter(tags=["messages"])
 
@@ -88,6 +88,7 @@ def router(services: Services) -> APIRouter:
         ] = "queue",
     ) -> Response:
         """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
+        services = services_of(request)
         return Response(await deliver(services, request.scope, request.receive), media_type=JSON)
 
     return routes

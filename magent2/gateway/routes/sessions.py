@@ -30,7 +30,7 @@ from magent2.gateway.routes.dependencies import (
     json_body,
     parse_body,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.gateway.streaming.session_list import session_state, session_summary
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.models.address import NAME_MAX_CHARS, check_conversation_id
@@ -62,16 +62,16 @@ SCAN_PAGE = 500
 SCAN_PAGES_MAX = 10  # pages of the list that one search or count may read
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _create_route(routes, services)
-    _list_route(routes, services)
-    _usage_route(routes, services)
-    _session_routes(routes, services)
+    _create_route(routes)
+    _list_route(routes)
+    _usage_route(routes)
+    _session_routes(routes)
     return routes
 
 
-def _create_route(routes: APIRouter, services: Services) -> None:
+def _create_route(routes: APIRouter) -> None:
     @routes.post(
         "/sdk/session/create",
         operation_id="create_session",
@@ -84,6 +84,7 @@ def _create_route(routes: APIRouter, services: Services) -> None:
         A change writes one `session` event with the names of the changed settings. Writes nothing if they are already
         set.
         """
+        services = services_of(request)
         body = await parse_body(request, services, SessionRequest)
         session_id = f"s-{uuid.uuid4().hex}" if body.session_id is None else body.session_id
         add_audit_ids(request.scope, session_id=session_id)
@@ -127,7 +128,7 @@ async def _change(services: Services, session_id: str, principal: Principal, bod
     )
 
 
-def _list_route(routes: APIRouter, services: Services) -> None:
+def _list_route(routes: APIRouter) -> None:
     @routes.get("/sdk/sessions", operation_id="list_sessions", responses=problems(*ACCESS_ERRORS, 422))
     async def list_sessions(
         request: Request,
@@ -153,6 +154,7 @@ def _list_route(routes: APIRouter, services: Services) -> None:
         response_format: ResponseFormat = "api",
     ) -> SessionList | ConversationPage:
         """List the caller's sessions, most recently active first. A page may be short and not be the last."""
+        services = services_of(request)
         principal = caller(request)
         if owner is not None and not principal.owns(owner):
             return session_page([], None, response_format)
@@ -164,6 +166,7 @@ def _list_route(routes: APIRouter, services: Services) -> None:
     @routes.get("/sdk/sessions/counts", operation_id="count_sessions", responses=problems(*ACCESS_ERRORS))
     async def count_sessions(request: Request) -> SessionCounts:
         """Count the caller's sessions by the state of their last run."""
+        services = services_of(request)
         principal = caller(request)
         owner = None if principal.admin else principal.name
         counts: Counter[str | None] = Counter()
@@ -208,7 +211,7 @@ def _matches(session: Session, needle: str, state: SessionState | None) -> bool:
     return any(isinstance(text, str) and needle in text.casefold() for text in texts)
 
 
-def _usage_route(routes: APIRouter, services: Services) -> None:
+def _usage_route(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}/usage",
         operation_id="get_usage",
@@ -216,11 +219,12 @@ def _usage_route(routes: APIRouter, services: Services) -> None:
     )
     async def usage(session_id: SessionId, request: Request) -> SessionUsage:
         """Return the token usage of the session: of all its runs together, and by agent."""
+        services = services_of(request)
         await get_session(services, session_id, caller(request))
         return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
 
 
-def _session_routes(routes: APIRouter, services: Services) -> None:
+def _session_routes(routes: APIRouter) -> None:
     @routes.get(
         "/sdk/session/{session_id:id}",
         operation_id="get_session",
@@ -230,6 +234,7 @@ def _session_routes(routes: APIRouter, services: Services) -> None:
         session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
     ) -> SessionInfo | Conversation:
         """Return a session."""
+        services = services_of(request)
         session = await get_session(services, session_id, caller(request))
         if response_format == "api":
             return await session_info(services, session)
@@ -244,6 +249,7 @@ def _session_routes(routes: APIRouter, services: Services) -> None:
     )
     async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
         """Set the title of a session."""
+        services = services_of(request)
         body = await parse_body(request, services, TitleRequest)
         await get_session(services, session_id, caller(request))
         return await session_info(services, await services.sessions.retitle(session_id, body.title))
@@ -256,6 +262,7 @@ def _session_routes(routes: APIRouter, services: Services) -> None:
     )
     async def delete(session_id: SessionId, request: Request) -> Response:
         """Delete a session permanently: its logs, copies in other logs and its messages."""
+        services = services_of(request)
         await get_session(services, session_id, caller(request))
         await services.sessions.delete(session_id)
         return Response(status_code=204)

@@ -15,7 +15,7 @@ from magent2.gateway.access.auth import Identity, identity_of
 from magent2.gateway.openapi import EVENT_SCHEMA, EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, LastEventId, SessionId, Since, join_routers
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.gateway.streaming.open_streams import EventStream
 from magent2.gateway.streaming.reader import (
     CURSORS_MAX_CHARS,
@@ -37,7 +37,7 @@ from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE
 
 
-def _conversation_stream_routes(services: Services) -> APIRouter:
+def _conversation_stream_routes() -> APIRouter:
     routes = APIRouter(tags=["streams"])
 
     @routes.get(
@@ -51,6 +51,7 @@ def _conversation_stream_routes(services: Services) -> APIRouter:
         },
     )
     async def stream(
+        request: Request,
         conversation_id: SessionId,
         since: Since = None,
         kinds: Annotated[str | None, Query(max_length=KINDS_TEXT_MAX_CHARS, description="only these, as a,b")] = None,
@@ -58,6 +59,7 @@ def _conversation_stream_routes(services: Services) -> APIRouter:
         last_event_id: LastEventId = None,
     ) -> Response:
         """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
+        services = services_of(request)
         stream_request = StreamRequest(
             check_name(conversation_id, "conversation id"),
             after=resume_cursor(since, last_event_id),
@@ -87,7 +89,7 @@ MULTI_SESSION_RESPONSE = {
 }
 
 
-def _multi_session_stream_routes(services: Services) -> APIRouter:
+def _multi_session_stream_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.get(
@@ -113,6 +115,7 @@ def _multi_session_stream_routes(services: Services) -> APIRouter:
         To change the set of sessions, open a new stream with the cursors of the last `id`. A session that ends, does
         not exist or is not the caller's gets an `end` event of its own; the others go on.
         """
+        services = services_of(request)
         cursors = merge_last_event_id(parse_cursors(session or []), last_event_id)
         found = await _describe(services, cursors)
         return MultiSessionStream(services, cursors, found, identity_of(request.scope), max_events)
@@ -176,5 +179,5 @@ class MultiSessionStream(EventStream):
         return streams.admit(reader)
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _conversation_stream_routes, _multi_session_stream_routes)
+def router() -> APIRouter:
+    return join_routers(_conversation_stream_routes, _multi_session_stream_routes)

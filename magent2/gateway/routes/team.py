@@ -30,7 +30,7 @@ from magent2.gateway.routes.dependencies import (
     scenario_id_of,
 )
 from magent2.gateway.routes.messages import envelope_id_for
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import KIND, ROUTE_RUN
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
@@ -53,12 +53,13 @@ from magent2.sessions.store import HIDDEN, Session, routing_id
 from magent2.tools.registry import grants_of
 
 
-def _agents_routes(services: Services) -> APIRouter:
+def _agents_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["team"])
 
     @routes.get("/agents", operation_id="list_agents", responses=problems(*ACCESS_ERRORS, 422))
-    async def agents(scenario_id: str | None = None) -> TeamAgentList:
+    async def agents(request: Request, scenario_id: str | None = None) -> TeamAgentList:
         """List the agents of the roster or of one scenario, with the tools that they may use."""
+        services = services_of(request)
         await services.presence.ensure_fresh()
         roster = services.catalogue.roster
         if scenario_id is not None:
@@ -70,8 +71,9 @@ def _agents_routes(services: Services) -> APIRouter:
         return TeamAgentList(agents=[_team_agent(services, roster, agent) for agent in found])
 
     @routes.get("/scenarios", operation_id="list_scenarios", responses=problems(*ACCESS_ERRORS))
-    async def scenarios() -> ScenarioList:
+    async def scenarios(request: Request) -> ScenarioList:
         """List the scenarios, and the default scenario of a session."""
+        services = services_of(request)
         roster = services.catalogue.roster
         return ScenarioList(
             scenarios=[
@@ -117,14 +119,14 @@ MAIL_PAGE = 50  # of the last records of a session that are searched for its las
 NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
 
 
-def _routing_routes(services: Services) -> APIRouter:
+def _routing_routes() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["routing"])
-    _orchestrate_route(routes, services)
-    _switch_route(routes, services)
+    _orchestrate_route(routes)
+    _switch_route(routes)
     return routes
 
 
-def _orchestrate_route(routes: APIRouter, services: Services) -> None:
+def _orchestrate_route(routes: APIRouter) -> None:
     @routes.post(
         "/orchestrate",
         operation_id="orchestrate",
@@ -137,6 +139,7 @@ def _orchestrate_route(routes: APIRouter, services: Services) -> None:
         The supervisor of the scenario decides if it has one and a model is available, else the agents' keywords. A
         change writes one `handoff` event.
         """
+        services = services_of(request)
         body = await parse_body(request, services, RouteRequest)
         add_audit_ids(request.scope, session_id=body.session_id)
         principal = caller(request)
@@ -267,7 +270,7 @@ def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _switch_route(routes: APIRouter, services: Services) -> None:
+def _switch_route(routes: APIRouter) -> None:
     @routes.post(
         "/sdk/session/set_active_agent",
         operation_id="set_active_agent",
@@ -276,6 +279,7 @@ def _switch_route(routes: APIRouter, services: Services) -> None:
     )
     async def set_active_agent(request: Request) -> SwitchResponse:
         """Make another agent of the scenario active. A change writes one `handoff` event."""
+        services = services_of(request)
         body = await parse_body(request, services, SwitchRequest)
         add_audit_ids(request.scope, session_id=body.session_id, agent=body.agent_name)
         session = await get_session(services, body.session_id, caller(request))
@@ -285,5 +289,5 @@ def _switch_route(routes: APIRouter, services: Services) -> None:
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
 
 
-def router(services: Services) -> APIRouter:
-    return join_routers(services, _agents_routes, _routing_routes)
+def router() -> APIRouter:
+    return join_routers(_agents_routes, _routing_routes)

@@ -27,7 +27,7 @@ from magent2.gateway.routes.dependencies import (
     scenario_id_of,
 )
 from magent2.gateway.routes.messages import accepted_response, envelope_id_for, rendered_events
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import KIND, STREAM_SEEN, TOOL_RUN
 from magent2.models.address import chat_topic
@@ -48,22 +48,24 @@ _REFUSALS = {
 }
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=f"{API}/tools", tags=["tools"])
-    _list_routes(routes, services)
-    _execute_route(routes, services)
+    _list_routes(routes)
+    _execute_route(routes)
     return routes
 
 
-def _list_routes(routes: APIRouter, services: Services) -> None:
+def _list_routes(routes: APIRouter) -> None:
     @routes.get("/list", operation_id="list_tools", responses=problems(*ACCESS_ERRORS))
-    async def tools() -> ToolList:
+    async def tools(request: Request) -> ToolList:
         """List custom tools with their schemas, tools of MCP servers that agents name, and built-in tools."""
+        services = services_of(request)
         return ToolList(tools=_list_tools(services))
 
     @routes.get("/config/status", operation_id="get_tools_status", responses=problems(*ACCESS_ERRORS))
-    async def status() -> ToolsStatus:
+    async def status(request: Request) -> ToolsStatus:
         """Return which built-in tools are enabled, which work, and what the others need."""
+        services = services_of(request)
         catalogue = services.catalogue
         return ToolsStatus(model_kind=catalogue.kind or "unknown", builtins=catalogue.builtin_status())
 
@@ -89,7 +91,7 @@ def _list_tools(services: Services) -> list[ToolInfo]:
     return found
 
 
-def _execute_route(routes: APIRouter, services: Services) -> None:
+def _execute_route(routes: APIRouter) -> None:
     @routes.post(
         "/execute",
         operation_id="run_tool",
@@ -106,6 +108,7 @@ def _execute_route(routes: APIRouter, services: Services) -> None:
         The tool must be in the agent's list. Built-in tools run at the model's provider and cannot be run here.
         `client_message_id` makes it idempotent: a repeat gets the same result, another call with the same id is 409.
         """
+        services = services_of(request)
         body = await parse_body(request, services, ToolRunRequest)
         add_audit_ids(request.scope, session_id=body.session_id, tool=body.tool)
         principal = caller(request)

@@ -26,7 +26,7 @@ from magent2.gateway.routes.dependencies import (
     json_body,
     parse_body,
 )
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.mail.headers import OWNER
 from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
 from magent2.models.api.usage import (
@@ -66,14 +66,14 @@ By = Annotated[str, Query(max_length=100, description="fields of the groups, sep
 OptionalName = Annotated[str | None, Query(max_length=NAME_MAX_CHARS)]
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=API, tags=["usage"])
-    _usage_route(routes, services)
-    _budget_routes(routes, services)
+    _usage_route(routes)
+    _budget_routes(routes)
     return routes
 
 
-def _usage_route(routes: APIRouter, services: Services) -> None:
+def _usage_route(routes: APIRouter) -> None:
     @routes.get("/usage", operation_id="report_usage", responses=problems(*ACCESS_ERRORS, 422))
     async def usage(
         request: Request,
@@ -87,6 +87,7 @@ def _usage_route(routes: APIRouter, services: Services) -> None:
 
         Without `since`, the last 30 days. Users get their own usage; administrators that of all, or of one `user`.
         """
+        services = services_of(request)
         configured = services.catalogue.roster.budgets
         today = local_time(now_ms(), configured.timezone).date()
         last = until or today
@@ -151,13 +152,14 @@ def _amount(used: Used) -> UsageAmount:
     )
 
 
-def _budget_routes(routes: APIRouter, services: Services) -> None:
+def _budget_routes(routes: APIRouter) -> None:
     @routes.get("/budgets", operation_id="list_budgets", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
     async def budgets(request: Request, conversation: OptionalName = None, user: OptionalName = None) -> BudgetList:
         """List budgets: those of the caller, those of one conversation or user, and the runs that wait for more.
 
         Administrators get the limit of the day, and every limit that was set at run time.
         """
+        services = services_of(request)
         principal, log = caller(request), Log(services.bus)
         limits = await read_limits(log)
         names = _listed(principal, limits, _user(principal, user))
@@ -181,6 +183,7 @@ def _budget_routes(routes: APIRouter, services: Services) -> None:
     )
     async def change(request: Request) -> BudgetInfo:
         """Set a limit, and let the runs go on that wait for it."""
+        services = services_of(request)
         body = await parse_body(request, services, BudgetRequest)
         principal, log = caller(request), Log(services.bus)
         name = BudgetName(body.budget, _checked_name(body))

@@ -25,7 +25,7 @@ from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, BODY_ERRORS, caller, json_body, parse_body
-from magent2.gateway.services import Services
+from magent2.gateway.services import Services, services_of
 from magent2.models.address import NAME_MAX_CHARS, check_name
 from magent2.models.api.webhooks import (
     WebhookChange,
@@ -46,14 +46,14 @@ DeliveryId = Annotated[str, Path(min_length=1, max_length=256)]
 WEBHOOK_ERRORS = (*ACCESS_ERRORS, 404, 422, 501)
 
 
-def router(services: Services) -> APIRouter:
+def router() -> APIRouter:
     routes = APIRouter(prefix=f"{API}/webhooks", tags=["webhooks"])
-    _registration_routes(routes, services)
-    _delivery_routes(routes, services)
+    _registration_routes(routes)
+    _delivery_routes(routes)
     return routes
 
 
-def _registration_routes(routes: APIRouter, services: Services) -> None:
+def _registration_routes(routes: APIRouter) -> None:
     @routes.get("", operation_id="list_webhooks", responses=problems(*ACCESS_ERRORS, 422, 501))
     async def list_all(
         request: Request,
@@ -62,6 +62,7 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
         ] = None,
     ) -> WebhookList:
         """List the caller's webhooks, for admins all of them. Those of an agents file are not listed."""
+        services = services_of(request)
         principal = caller(request)
         if owner is not None and not principal.owns(check_name(owner, "owner")):
             return WebhookList(webhooks=[])
@@ -77,6 +78,7 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
     )
     async def create(request: Request) -> WebhookInfo:
         """Register a webhook. It is told of events from a moment after this response on."""
+        services = services_of(request)
         body = await parse_body(request, services, WebhookRequest)
         principal = caller(request)
         _check_rights(body, principal)
@@ -91,6 +93,7 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
     @routes.get("/{webhook:id}", operation_id="get_webhook", responses=problems(*WEBHOOK_ERRORS))
     async def show(webhook: WebhookId, request: Request) -> WebhookInfo:
         """Describe a webhook, without its secret."""
+        services = services_of(request)
         return _info(await _owned(services, webhook, caller(request)))
 
     @routes.patch(
@@ -101,6 +104,7 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
     )
     async def update(webhook: WebhookId, request: Request) -> WebhookInfo:
         """Change the URL, the events or the secret of a webhook. What is not given stays, also the secret."""
+        services = services_of(request)
         body = await parse_body(request, services, WebhookChange)
         principal = caller(request)
         found = await _owned(services, webhook, principal)
@@ -117,18 +121,20 @@ def _registration_routes(routes: APIRouter, services: Services) -> None:
     )
     async def delete(webhook: WebhookId, request: Request) -> Response:
         """Delete a webhook with its secret. Notifications that wait are not sent."""
+        services = services_of(request)
         found = await _owned(services, webhook, caller(request))
         add_audit_ids(request.scope, webhook=found.id)
         await delete_webhook(Log(services.bus), found.id)
         return Response(status_code=204)
 
 
-def _delivery_routes(routes: APIRouter, services: Services) -> None:
+def _delivery_routes(routes: APIRouter) -> None:
     @routes.post(
         "/{webhook:id}/test", operation_id="test_webhook", status_code=202, responses=problems(*WEBHOOK_ERRORS, 507)
     )
     async def test(webhook: WebhookId, request: Request) -> WebhookDelivery:
         """Send a notification of the type `webhook.test`, through a worker, as all others are sent."""
+        services = services_of(request)
         found = await _owned(services, webhook, caller(request))
         delivery_id = await send_test(Log(services.bus), found)
         return _delivery(await find_item(Log(services.bus), found.connector, delivery_id))
@@ -140,6 +146,7 @@ def _delivery_routes(routes: APIRouter, services: Services) -> None:
         state: Annotated[str | None, Query(max_length=20, description="only those in this state")] = None,
     ) -> WebhookDeliveryList:
         """List the last 100 notifications of a webhook and what became of them, oldest first."""
+        services = services_of(request)
         found = await _owned(services, webhook, caller(request))
         items = await read_outbox(Log(services.bus), found.connector)
         chosen = [_delivery(item) for item in items if state in (None, item.state)]
@@ -152,6 +159,7 @@ def _delivery_routes(routes: APIRouter, services: Services) -> None:
     )
     async def retry(webhook: WebhookId, delivery: DeliveryId, request: Request) -> WebhookDelivery:
         """Send a notification again that is `dead` or `unknown`, under the same id."""
+        services = services_of(request)
         found = await _owned(services, webhook, caller(request))
         return _delivery(await retry_item(Log(services.bus), found.connector, delivery))
 

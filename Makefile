@@ -10,9 +10,9 @@
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory
 
-# More test processes than cores: they wait for leases, servers and browsers during a third of their time. Two processes
-# needed 1,060 s of processor time in 775 s on two cores.
-JOBS ?= 3
+# More test processes than cores: they wait for leases, servers and browsers during a third of their time. Three
+# left a quarter of two cores idle.
+JOBS ?= 4
 ARGS ?=
 SKIP ?=
 ORDER ?=

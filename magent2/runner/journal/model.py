@@ -14,6 +14,7 @@ from magent2.models.envelope import utc_timestamp
 from magent2.models.json_types import JsonObject, encodable
 from magent2.runner.context import TALK, ModelRequest, items_of
 from magent2.runner.event_mapping import TEXT_DELTA
+from magent2.runner.journal.call_ids import CallIds
 from magent2.runner.journal.compaction import RequestFitter
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import record_sdk_outputs
@@ -52,12 +53,13 @@ class JournalModel(WrappedModel):
         recorded = self._journal.replay_turn(input)
         if recorded is not None:
             return model_response(recorded)
-        request = await self._begin(system_instructions, input, model_settings, rest)
+        request, call_ids = await self._begin(system_instructions, input, model_settings, rest)
         while True:
             try:
                 with self._journal.meter.failures():
                     call = self._inner.get_response(system_instructions, request, model_settings, *rest, **options)
                     response = await call
+                    response.output = call_ids.all_items(response.output)
                     await self._end(response_of(response))
                     return response
             except Exception as error:
@@ -79,8 +81,9 @@ class JournalModel(WrappedModel):
         if recorded is not None:
             yield completed_event(recorded)
             return
-        request: ModelRequest | None = await self._begin(system_instructions, input, model_settings, rest)
-        streamed = _StreamedResponse(self._journal, self._speaker, self._end)
+        request: ModelRequest | None
+        request, call_ids = await self._begin(system_instructions, input, model_settings, rest)
+        streamed = _StreamedResponse(self._journal, self._speaker, call_ids, self._end)
         while request is not None:
             responses = self._inner.stream_response(system_instructions, request, model_settings, *rest, **options)
             try:
@@ -115,10 +118,10 @@ class JournalModel(WrappedModel):
 
     async def _begin(
         self, instructions: str | None, sdk_request: ModelRequest, settings: ModelSettings, rest: Sequence[object]
-    ) -> ModelRequest:
+    ) -> tuple[ModelRequest, CallIds]:
         """Begin a turn that is not recorded. Return the request of the SDK with the steers of the run and its files.
 
-        It is compacted if it is too long.
+        It is compacted if it is too long. The calls of its answer get ids that are not in the request yet.
         """
         journal = self._journal
         await journal.context.between_turns()
@@ -128,7 +131,7 @@ class JournalModel(WrappedModel):
         layout = journal.window.layout(journal.turn, items, journal.steers.count_before)
         request = await self._fitter.fit(layout, instructions, settings, rest)
         await self._reserve(instructions, request)
-        return request
+        return request, CallIds(items)
 
     async def _refit(self, error: Exception, instructions: str | None) -> ModelRequest | None:
         """Return a shorter request if the model has refused one as too long; `None` if there is none."""
@@ -156,12 +159,15 @@ class JournalModel(WrappedModel):
 class _StreamedResponse:
     """A response while it is streamed. There are many tokens, so their events are built as JSON directly."""
 
-    def __init__(self, journal: Journal, speaker: str, end: Callable[[Response], Awaitable[None]]) -> None:
+    def __init__(
+        self, journal: Journal, speaker: str, call_ids: CallIds, end: Callable[[Response], Awaitable[None]]
+    ) -> None:
         """`end` records the complete response."""
         context, turn = journal.context, journal.turn
         message_id = context.message_id(turn)
         self._journal = journal
         self._speaker = speaker
+        self._call_ids = call_ids
         self._end = end
         self._items: list[TResponseOutputItem] = []
         self._tokens = 0
@@ -183,10 +189,11 @@ class _StreamedResponse:
     async def handle(self, event: TResponseStreamEvent) -> None:
         """Collect the items of the response. Record the response when it is complete."""
         if event.type == "response.output_item.done":
+            event.item = self._call_ids.next_item(event.item)
             self._items.append(event.item)
         elif event.type == COMPLETED:
             # Some servers leave the output out of their last event. The SDK then fills it in, so the record must too.
-            event.response.output = event.response.output or self._items
+            event.response.output = self._call_ids.all_items(event.response.output) or self._items
             await self._end(event.response)
 
     async def handle_text(self, text: str) -> bool:

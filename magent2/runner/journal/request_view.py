@@ -106,7 +106,7 @@ def is_user_message(item: Mapping[str, object]) -> bool:
     return item.get("role") == "user"
 
 
-def _called(item: Mapping[str, object]) -> object:
+def called_id(item: Mapping[str, object]) -> object:
     """The id of the call that an item makes; `None` if it makes none."""
     kind = str(item.get("type", ""))
     if kind == "mcp_approval_request":
@@ -114,7 +114,7 @@ def _called(item: Mapping[str, object]) -> object:
     return None if kind.endswith("_output") else item.get("call_id")
 
 
-def _answered(item: Mapping[str, object]) -> object:
+def answered_id(item: Mapping[str, object]) -> object:
     """The id of the call whose result an item is; `None` if it is none."""
     kind = str(item.get("type", ""))
     if kind == "mcp_approval_response":
@@ -131,11 +131,11 @@ def whole_cuts(items: Items) -> list[bool]:
     crossed = [0] * (len(items) + 2)  # changes of the number of pairs that a cut would separate
     called: dict[object, int] = {}
     for index, item in enumerate(items):
-        call = called.get(_answered(item))
+        call = called.get(answered_id(item))
         if call is not None:
             crossed[call + 1] += 1
             crossed[index + 1] -= 1
-        if (name := _called(item)) is not None:
+        if (name := called_id(item)) is not None:
             called[name] = index
         if item.get("type") == "reasoning":
             crossed[index + 1] += 1
@@ -151,10 +151,10 @@ def without_orphans(items: Items) -> list[InputItem]:
     calls: set[object] = set()
     kept: list[InputItem] = []
     for item in items:
-        answered = _answered(item)
+        answered = answered_id(item)
         if answered is not None and answered not in calls:
             continue
-        if (called := _called(item)) is not None:
+        if (called := called_id(item)) is not None:
             calls.add(called)
         kept.append(item)
     return kept
@@ -223,7 +223,7 @@ def middle_cut(text: str, length: int) -> str:
 def _texts(items: Items) -> Iterable[_Text]:
     last = max((index for index, item in enumerate(items) if is_user_message(item)), default=-1)
     for index, item in enumerate(items):
-        key = "output" if _answered(item) is not None else "content"
+        key = "output" if answered_id(item) is not None else "content"
         rank = 0 if key == "output" else 2 if index == last else 1
         for place, text in _texts_in(item.get(key)):
             yield _Text(index, place, key, text, rank)

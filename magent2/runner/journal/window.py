@@ -66,8 +66,8 @@ class RequestWindow:
     def _begins_with_input(self, items: Items) -> bool:
         """Whether the input of the run is still the beginning of its request.
 
-        The SDK removes earlier calls whose ids are used again, as some servers do. Then it is not known where an
-        earlier run ends.
+        The SDK removes earlier calls whose ids are used again. Histories of releases before 0.3 may have such calls
+        (`call_ids`). Then it is not known where an earlier run ends.
         """
         given = self._given.items
         return len(given) <= len(items) and all(map(_is_same, given, items))

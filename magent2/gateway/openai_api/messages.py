@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from magent2.bus.log import Log
@@ -17,6 +18,7 @@ from magent2.errors import (
     NameTaken,
     PayloadTooLarge,
     TopicDeleted,
+    UnknownAgent,
 )
 from magent2.gateway.openai_api.client_tools import answer_calls, check_not_waiting, last_answered_turn
 from magent2.gateway.openai_api.errors import (
@@ -36,7 +38,8 @@ from magent2.gateway.services import Services
 from magent2.mail.conversation_state import has_mail
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import PAUSED
-from magent2.models.address import chat_topic, check_conversation_id, stream_topic
+from magent2.mail.registration import is_registered
+from magent2.models.address import INTERNAL_AGENTS, chat_topic, check_conversation_id, is_name, stream_topic
 from magent2.models.api.messages import WhenBusy
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.files import ATTACHMENTS, FileAttachment
@@ -244,13 +247,27 @@ async def model_names(services: Services) -> list[str]:
     return sorted({*names.agents, *services.presence.agents, *services.catalogue.roster.scenarios} - names.routing)
 
 
+async def check_model(services: Services, model: str) -> None:
+    """Raise a problem if no agent and no scenario has this name.
+
+    An agent that a worker has served once remains known while no worker serves it: its messages wait.
+    """
+    known = await model_names(services)
+    if model in known:
+        return
+    if is_name(model) and model not in services.catalogue.names.routing | INTERNAL_AGENTS:
+        with suppress(UnknownAgent):  # a conversation has this name
+            if await is_registered(Log(services.bus), model):
+                return
+    raise model_not_found(model, known)
+
+
 async def _recipient(services: Services, model: str | None, session_id: str) -> str:
     """Who gets the message: the agent that the session makes active, or an agent that only a worker knows."""
     names = services.catalogue.names
     if model is None or model in services.catalogue.roster.scenarios or model in names.agents - names.routing:
         return f"chat:{session_id}"
-    if model not in (known := await model_names(services)):
-        raise model_not_found(model, known)
+    await check_model(services, model)
     return f"agent:{model}"
 
 

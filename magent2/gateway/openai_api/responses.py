@@ -13,13 +13,14 @@ from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.errors import TopicDeleted
 from magent2.gateway.instrumentation import add_audit_ids
-from magent2.gateway.openai_api.errors import invalid, model_not_found, response_not_found, unsupported
+from magent2.gateway.openai_api.errors import invalid, response_not_found, unsupported
 from magent2.gateway.openai_api.files import shown_file_part
 from magent2.gateway.openai_api.ids import BadId, ResponseId
 from magent2.gateway.openai_api.mapping import ResponseMapping
 from magent2.gateway.openai_api.messages import (
     IDEMPOTENCY_KEY_MAX_CHARS,
     ApiMessage,
+    check_model,
     find_response,
     forget_response,
     model_names,
@@ -356,8 +357,7 @@ def _model_routes() -> APIRouter:
     async def model(request: Request, model: str) -> Response:
         """Return a model."""
         services = services_of(request)
-        if model not in (names := await model_names(services)):
-            raise model_not_found(model, names)
+        await check_model(services, model)
         return json_response(_model(model))
 
     return routes

@@ -24,7 +24,7 @@ AGENT, TRAIL, TOPIC = "Ada", "audit:lanes", "stream:one"
 # Chances per piece of traffic that a request and a reply are lost. Connecting to PostgreSQL takes more pieces.
 LOSSES = {"redis": (0.1, 0.25), "postgres": (0.025, 0.06)}
 LOSSES_SYNC = {"redis": (0.03, 0.1), "postgres": (0.01, 0.03)}  # one call at a time: each loss is waited for
-APPENDS, SETTLES = 1000, 1000
+APPENDS, SETTLES = 1000, 300  # each settle waits for several replies in turn
 APPENDS_SYNC, SETTLES_SYNC = 200, 100
 LANES = 100
 AT_A_TIME = 8

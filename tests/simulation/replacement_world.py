@@ -18,7 +18,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Lanes
 from magent2.bus.retry import retry_call
-from magent2.errors import ConversationBusy, NotSupersedable
+from magent2.errors import ConversationBusy, IdConflict, NotSupersedable
 from magent2.mail.delivery import SendOptions
 from magent2.mail.retry_policy import RetryPolicy
 from magent2.models.envelope import MessageEnvelope
@@ -65,6 +65,7 @@ class ReplacementWorld:
     messages: dict[str, str] = field(default_factory=dict)  # ids of accepted plain messages → conversation
     buses: list[FaultyBus] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)  # copies of a request that differed from each other
     faults_left: int = FAULTS_MAX
 
     def __post_init__(self) -> None:
@@ -154,12 +155,15 @@ class ReplacementWorld:
         except (ConversationBusy, NotSupersedable) as refused:
             self.recorder.counts[type(refused).__name__] += 1
             return False
+        except IdConflict as error:
+            self.conflicts.append(str(error))
+            return False
         return True
 
     # --- the oracle
 
     def _findings(self) -> list[str]:
-        findings = [f"mail waits: {lane}" for lane in run_lanes(self.bus)]
+        findings = [*self.conflicts, *(f"mail waits: {lane}" for lane in run_lanes(self.bus))]
         for conversation in CONVERSATIONS:
             findings += (f"{conversation}: {finding}" for finding in self._of_conversation(conversation))
         return findings

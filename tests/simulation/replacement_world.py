@@ -102,7 +102,8 @@ class ReplacementWorld:
         bus = FaultyBus(self.recorder, self.rng, fault, self._on_fault)
         self.buses.append(bus)
         runner = PlainRunner(MailFaults(bus, self.rng, lambda *_: None))
-        service = WorkerService(bus, {AGENT: runner}, lease_s=LEASE_S, worker=f"w{len(self.buses)}", retry=RETRY)
+        name = f"w{len(self.buses)}"
+        service = WorkerService(bus, {AGENT: runner}, lease_s=LEASE_S, worker=name, retry=RETRY, chance=self.rng.random)
         service.now_ms = self.clock.wall_ms
         self.tasks.append(asyncio.create_task(service.run()))
 

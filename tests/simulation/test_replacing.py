@@ -31,6 +31,12 @@ def test_answers_are_replaced_once_while_workers_crash() -> None:
     assert not [what for what in HAPPENED if not counts[what]], counts
 
 
+def test_the_same_seed_gives_the_same_world() -> None:
+    worlds = [simulate_replacing(seed).counts for _ in range(2) for seed in range(4)]
+
+    assert worlds[:4] == worlds[4:]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", SEEDS_SOAK)
 def test_many_worlds(seed: int) -> None:

@@ -20,7 +20,7 @@ class CallIds:
     """Makes the ids of the calls in one answer unique. An answer is seen twice: item by item, and then as a whole."""
 
     def __init__(self, request: Items) -> None:
-        self._taken = {"", *(str(called_id(item)) for item in request)}
+        self._taken: set[object] = {"", *map(called_id, request)}
         self._chosen: dict[tuple[str, int], str] = {}  # (id of the model, how many calls before had it) → id
         self._streamed: Counter[str] = Counter()
 

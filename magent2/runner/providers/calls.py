@@ -90,8 +90,8 @@ class TimedModel(WrappedModel):
 class _WaitLimit:
     """Raises `TimeoutError` if one of many waits takes `timeout_s`. Each `with` is a wait, and contains one `await`.
 
-    All waits share one timer, which looks from time to time how long the present one has taken. `asyncio.timeout` for
-    each token of an answer would cost as much as writing the token.
+    All waits share one timer, which looks from time to time how long the present one has taken. `asyncio.timeout` would
+    take 9 µs for each token of an answer.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -127,8 +127,9 @@ class _WaitLimit:
         now = self._loop.time()
         ends = (now if self._task is None else self._began) + self._timeout_s
         if self._task is not None and ends <= now:
-            self._expired = True
-            self._task.cancel()
+            if not self._expired:
+                self._expired = True
+                self._task.cancel()
             ends = now + self._timeout_s
         self._timer = self._loop.call_at(ends, self._look)
 

@@ -198,3 +198,21 @@ def test_a_cancelled_call_is_not_reported_as_a_model_that_is_down() -> None:
 
     with pytest.raises(TimeoutError):
         run_on_virtual_loop(VirtualLoop(1), cancelled())
+
+
+def test_a_model_that_ends_its_wait_by_itself_after_the_limit_is_heard() -> None:
+    class Stubborn(Slow):
+        async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
+            try:
+                await asyncio.sleep(100.0)
+            except asyncio.CancelledError:
+                await asyncio.sleep(100.0)
+            yield next(iter(stream_events(EMPTY)))
+
+    async def heard() -> tuple[int, int]:
+        count = await count_events(TimedModel(Stubborn(), 10.0))
+        task = asyncio.current_task()
+        assert task is not None
+        return count, task.cancelling()
+
+    assert run_on_virtual_loop(VirtualLoop(1), heard()) == (1, 0)

@@ -23,7 +23,7 @@ from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
 from magent2.gateway.paths import keep_encoded_slashes
 from magent2.gateway.proxy import ProxySettings, route_path
 from magent2.gateway.reply_waiter import ReplyWaiter
-from magent2.gateway.routes import all_routes
+from magent2.gateway.routes import ROUTES
 from magent2.gateway.routes.send import SEND_PATH, SendEndpoint
 from magent2.gateway.services import Services, UnknownPresence, WorkerPresence, WriteProbe
 from magent2.gateway.streaming.open_streams import OpenStreams
@@ -105,8 +105,7 @@ def create_app(  # noqa: PLR0913  one parameter per part of the process
     keys = services.streams.keys if services.has_keys else None
     app.proxy = proxy or app.proxy
     app.state.services = services
-    # Not `include_router`: FastAPI would build each route again, which takes most of the start time.
-    app.routes.extend(all_routes())
+    app.routes.extend(ROUTES)
     problems.install(app, services.writes.note)
     app.add_middleware(AccessMiddleware, access=access, keys=keys, rates=services.rates)
     app.add_middleware(MetricsMiddleware, metrics=metrics)

@@ -461,51 +461,49 @@ class ChatStream(ResponseStream):
         return ChatReader(self._bus, fanout, self._mapping, identity, -1).use(chunks)
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
+router = APIRouter(prefix=OPENAI_API, tags=["openai"])
 
-    @routes.post(
-        "/chat/completions",
-        operation_id="create_chat_completion",
-        response_class=Response,
-        responses={
-            200: OPENAI_RESPONSE,
-            **openai_problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 410, 501, 502, 504, 507),
-        },
-        openapi_extra=json_body(ChatRequest),
+
+@router.post(
+    "/chat/completions",
+    operation_id="create_chat_completion",
+    response_class=Response,
+    responses={
+        200: OPENAI_RESPONSE,
+        **openai_problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 410, 501, 502, 504, 507),
+    },
+    openapi_extra=json_body(ChatRequest),
+)
+async def create(request: Request, idempotency_key: Key = None) -> Response:
+    """Create a chat completion, as OpenAI's API does. `model` is an agent or a scenario."""
+    services = services_of(request)
+    body = await parse_request(request, services, ChatRequest)
+    body.check_parameters()
+    parsed = chat_input(body.messages)
+    message = ApiMessage(
+        model=body.model,
+        text=parsed.text,
+        options=body.run_options(parsed.items),
+        echo={"metadata": body.metadata or {}, "user": body.user},
+        key=idempotency_key,
+        store=body.store,
+        input_param="messages",
     )
-    async def create(request: Request, idempotency_key: Key = None) -> Response:
-        """Create a chat completion, as OpenAI's API does. `model` is an agent or a scenario."""
-        services = services_of(request)
-        body = await parse_request(request, services, ChatRequest)
-        body.check_parameters()
-        parsed = chat_input(body.messages)
-        message = ApiMessage(
-            model=body.model,
-            text=parsed.text,
-            options=body.run_options(parsed.items),
-            echo={"metadata": body.metadata or {}, "user": body.user},
-            key=idempotency_key,
-            store=body.store,
-            input_param="messages",
-        )
-        add_audit_ids(request.scope, model=body.model)
-        mapping = await post_message(services, caller(request), message)
-        add_audit_ids(request.scope, session_id=mapping.id.session, envelope_id=mapping.id.envelope)
+    add_audit_ids(request.scope, model=body.model)
+    mapping = await post_message(services, caller(request), message)
+    add_audit_ids(request.scope, session_id=mapping.id.session, envelope_id=mapping.id.envelope)
 
-        async def forget() -> None:
-            await forget_response(services, message, mapping.id)
+    async def forget() -> None:
+        await forget_response(services, message, mapping.id)
 
-        if body.stream:
-            stream = ChatStream(services.bus, services.streams, mapping, at_end=forget)
-            stream.with_usage = body.stream_options is not None and body.stream_options.include_usage
-            return stream
-        if not await wait_for_response(services, mapping, services.limits.response_wait_max_s):
-            text = f"the run took longer than {services.limits.response_wait_max_s:g} s; use /v1/responses"
-            raise Problem(504, "timeout", text, {"x-should-retry": "false"})
-        await forget()
-        if mapping.status not in ("completed", "incomplete"):
-            raise failure_of(mapping)
-        return json_response(completion(mapping))
-
-    return routes
+    if body.stream:
+        stream = ChatStream(services.bus, services.streams, mapping, at_end=forget)
+        stream.with_usage = body.stream_options is not None and body.stream_options.include_usage
+        return stream
+    if not await wait_for_response(services, mapping, services.limits.response_wait_max_s):
+        text = f"the run took longer than {services.limits.response_wait_max_s:g} s; use /v1/responses"
+        raise Problem(504, "timeout", text, {"x-should-retry": "false"})
+    await forget()
+    if mapping.status not in ("completed", "incomplete"):
+        raise failure_of(mapping)
+    return json_response(completion(mapping))

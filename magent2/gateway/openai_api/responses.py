@@ -39,7 +39,6 @@ from magent2.gateway.routes.dependencies import (
     ACCESS_ERRORS,
     BODY_ERRORS,
     caller,
-    join_routers,
     json_body,
     json_response,
 )
@@ -83,39 +82,37 @@ async def wait_for_response(services: Services, mapping: ResponseMapping, max_s:
     return await services.replies.wait(mapping.id.session, mapping.id.seq - 1, ResponseOutcome(mapping), max_s)
 
 
-def _create_routes() -> APIRouter:
-    routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
+router = APIRouter(prefix=OPENAI_API, tags=["openai"])
 
-    @routes.post(
-        "/responses",
-        operation_id="create_response",
-        response_class=Response,
-        responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 410, 501, 507)},
-        openapi_extra=json_body(ResponseRequest),
-    )
-    async def create(request: Request, idempotency_key: Key = None) -> Response:
-        """Create a response, as OpenAI's API does. `model` is an agent or a scenario."""
-        services = services_of(request)
-        body = await parse_request(request, services, ResponseRequest)
-        body.check()
-        continues = body.conversation is not None or body.previous_response_id is not None
-        parsed = parse_input(body.input, continues=continues)
-        principal = caller(request)
-        add_audit_ids(request.scope, model=body.model, conversation=body.conversation_id)
-        message = _message(body, parsed, idempotency_key)
-        mapping = await post_message(services, principal, message)
-        add_audit_ids(request.scope, session_id=mapping.id.session, envelope_id=mapping.id.envelope)
 
-        async def forget() -> None:
-            await forget_response(services, message, mapping.id)
+@router.post(
+    "/responses",
+    operation_id="create_response",
+    response_class=Response,
+    responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 410, 501, 507)},
+    openapi_extra=json_body(ResponseRequest),
+)
+async def create(request: Request, idempotency_key: Key = None) -> Response:
+    """Create a response, as OpenAI's API does. `model` is an agent or a scenario."""
+    services = services_of(request)
+    body = await parse_request(request, services, ResponseRequest)
+    body.check()
+    continues = body.conversation is not None or body.previous_response_id is not None
+    parsed = parse_input(body.input, continues=continues)
+    principal = caller(request)
+    add_audit_ids(request.scope, model=body.model, conversation=body.conversation_id)
+    message = _message(body, parsed, idempotency_key)
+    mapping = await post_message(services, principal, message)
+    add_audit_ids(request.scope, session_id=mapping.id.session, envelope_id=mapping.id.envelope)
 
-        if body.stream:
-            return ResponseStream(services.bus, services.streams, mapping, at_end=forget)
-        if await wait_for_response(services, mapping, 0.0 if body.background else services.limits.response_wait_max_s):
-            await forget()
-        return json_response(mapping.response())
+    async def forget() -> None:
+        await forget_response(services, message, mapping.id)
 
-    return routes
+    if body.stream:
+        return ResponseStream(services.bus, services.streams, mapping, at_end=forget)
+    if await wait_for_response(services, mapping, 0.0 if body.background else services.limits.response_wait_max_s):
+        await forget()
+    return json_response(mapping.response())
 
 
 def _message(body: ResponseRequest, parsed: ParsedInput, key: str | None) -> ApiMessage:
@@ -148,78 +145,81 @@ def _message(body: ResponseRequest, parsed: ParsedInput, key: str | None) -> Api
     )
 
 
-def _response_routes() -> APIRouter:
-    routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
-    errors = {200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, 404, 409, 410, 422, 501, 507)}
+ONE_RESPONSE = {200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, 404, 409, 410, 422, 501, 507)}
 
-    @routes.get("/responses/{response_id}", operation_id="get_response", response_class=Response, responses=errors)
-    async def show(
-        response_id: str,
-        request: Request,
-        stream: bool = False,
-        starting_after: Annotated[int | None, Query(ge=0, description="the last `sequence_number` seen")] = None,
-    ) -> Response:
-        """Return a response, or follow it from any of its events on."""
-        services = services_of(request)
-        check_query(request, "stream", "starting_after")
-        if starting_after is not None and not stream:
-            raise invalid("'starting_after' is for streams; add stream=true", "starting_after")
-        mapping = await find_response(services, caller(request), response_id)
-        if stream:
-            after = -1 if starting_after is None else starting_after
-            return ResponseStream(services.bus, services.streams, mapping, after)
-        return json_response((await _read(services, mapping)).response())
 
-    @routes.post(
-        "/responses/{response_id}/cancel", operation_id="cancel_response", response_class=Response, responses=errors
-    )
-    async def cancel(response_id: str, request: Request) -> Response:
-        """Stop the run of a response. A response that is over stays as it is.
+@router.get("/responses/{response_id}", operation_id="get_response", response_class=Response, responses=ONE_RESPONSE)
+async def show(
+    response_id: str,
+    request: Request,
+    stream: bool = False,
+    starting_after: Annotated[int | None, Query(ge=0, description="the last `sequence_number` seen")] = None,
+) -> Response:
+    """Return a response, or follow it from any of its events on."""
+    services = services_of(request)
+    check_query(request, "stream", "starting_after")
+    if starting_after is not None and not stream:
+        raise invalid("'starting_after' is for streams; add stream=true", "starting_after")
+    mapping = await find_response(services, caller(request), response_id)
+    if stream:
+        after = -1 if starting_after is None else starting_after
+        return ResponseStream(services.bus, services.streams, mapping, after)
+    return json_response((await _read(services, mapping)).response())
 
-        One that waits behind another run of its session is cancelled when its turn comes.
-        """
-        services = services_of(request)
-        principal = caller(request)
-        mapping = await find_response(services, principal, response_id)
-        await _read(services, mapping)
-        if not mapping.is_over:
-            wait_s = services.limits.wait_max_s if await _stop(services, principal, mapping) else 0.0
-            mapping = await find_response(services, principal, response_id)  # to be read from its beginning
-            await wait_for_response(services, mapping, wait_s)
-        return json_response(mapping.response())
 
-    @routes.delete(
-        "/responses/{response_id}", operation_id="delete_response", response_class=Response, responses=errors
-    )
-    async def delete(response_id: str, request: Request) -> Response:
-        """Delete a response with its session, if the session has no other message."""
-        services = services_of(request)
-        mapping = await find_response(services, caller(request), response_id)
-        await _check_only_message(services, mapping.id)
-        await services.sessions.delete(mapping.id.session)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
+@router.post(
+    "/responses/{response_id}/cancel",
+    operation_id="cancel_response",
+    response_class=Response,
+    responses=ONE_RESPONSE,
+)
+async def cancel(response_id: str, request: Request) -> Response:
+    """Stop the run of a response. A response that is over stays as it is.
 
-    @routes.get(
-        "/responses/{response_id}/input_items",
-        operation_id="list_input_items",
-        response_class=Response,
-        responses=errors,
-    )
-    async def input_items(
-        response_id: str,
-        request: Request,
-        limit: Annotated[int, Query(ge=1, le=INPUT_ITEMS_LISTED_MAX)] = 20,
-        order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
-        after: Annotated[str | None, Query()] = None,
-    ) -> Response:
-        """List the input items of a response, newest first unless `order` says otherwise."""
-        services = services_of(request)
-        check_query(request, "limit", "order", "after")
-        mapping = await find_response(services, caller(request), response_id)
-        items = await _input_items(services, mapping.id)
-        return json_response(_item_page(items, limit, order, after))
+    One that waits behind another run of its session is cancelled when its turn comes.
+    """
+    services = services_of(request)
+    principal = caller(request)
+    mapping = await find_response(services, principal, response_id)
+    await _read(services, mapping)
+    if not mapping.is_over:
+        wait_s = services.limits.wait_max_s if await _stop(services, principal, mapping) else 0.0
+        mapping = await find_response(services, principal, response_id)  # to be read from its beginning
+        await wait_for_response(services, mapping, wait_s)
+    return json_response(mapping.response())
 
-    return routes
+
+@router.delete(
+    "/responses/{response_id}", operation_id="delete_response", response_class=Response, responses=ONE_RESPONSE
+)
+async def delete(response_id: str, request: Request) -> Response:
+    """Delete a response with its session, if the session has no other message."""
+    services = services_of(request)
+    mapping = await find_response(services, caller(request), response_id)
+    await _check_only_message(services, mapping.id)
+    await services.sessions.delete(mapping.id.session)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.get(
+    "/responses/{response_id}/input_items",
+    operation_id="list_input_items",
+    response_class=Response,
+    responses=ONE_RESPONSE,
+)
+async def input_items(
+    response_id: str,
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=INPUT_ITEMS_LISTED_MAX)] = 20,
+    order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
+    after: Annotated[str | None, Query()] = None,
+) -> Response:
+    """List the input items of a response, newest first unless `order` says otherwise."""
+    services = services_of(request)
+    check_query(request, "limit", "order", "after")
+    mapping = await find_response(services, caller(request), response_id)
+    items = await _input_items(services, mapping.id)
+    return json_response(_item_page(items, limit, order, after))
 
 
 def check_query(request: Request, *known: str) -> None:
@@ -334,38 +334,30 @@ def _item_page(items: list[JsonObject], limit: int, order: str, after: str | Non
     }
 
 
-def _model_routes() -> APIRouter:
-    routes = APIRouter(prefix=OPENAI_API, tags=["openai"])
+@router.get(
+    "/models",
+    operation_id="list_models",
+    response_class=Response,
+    responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS)},
+)
+async def models(request: Request) -> Response:
+    """List the models: the agents that answer, and the scenarios."""
+    services = services_of(request)
+    return json_response({"object": "list", "data": [_model(name) for name in await model_names(services)]})
 
-    @routes.get(
-        "/models",
-        operation_id="list_models",
-        response_class=Response,
-        responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS)},
-    )
-    async def models(request: Request) -> Response:
-        """List the models: the agents that answer, and the scenarios."""
-        services = services_of(request)
-        return json_response({"object": "list", "data": [_model(name) for name in await model_names(services)]})
 
-    @routes.get(
-        "/models/{model:path}",
-        operation_id="get_model",
-        response_class=Response,
-        responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, 404, 422)},
-    )
-    async def model(request: Request, model: str) -> Response:
-        """Return a model."""
-        services = services_of(request)
-        await check_model(services, model)
-        return json_response(_model(model))
-
-    return routes
+@router.get(
+    "/models/{model:path}",
+    operation_id="get_model",
+    response_class=Response,
+    responses={200: OPENAI_RESPONSE, **openai_problems(*ACCESS_ERRORS, 404, 422)},
+)
+async def model(request: Request, model: str) -> Response:
+    """Return a model."""
+    services = services_of(request)
+    await check_model(services, model)
+    return json_response(_model(model))
 
 
 def _model(name: str) -> JsonObject:
     return {"id": name, "object": "model", "created": STARTED_AT, "owned_by": "magent2"}
-
-
-def router() -> APIRouter:
-    return join_routers(_create_routes, _response_routes, _model_routes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from starlette.routing import BaseRoute
 
 from magent2.gateway.openai_api import chat, responses
@@ -26,17 +24,13 @@ from magent2.gateway.routes import (
     webhooks,
 )
 
-MODULES = (
-    send, moved, page, messages, team, streams, tools, directory, administration, control, events, files, schedules,
-    sessions, usage, webhooks, responses, chat,
+ROUTERS = (
+    send.router, moved.router, page.page_router(), messages.router, team.agents_router, team.routing_router,
+    streams.conversation_stream_router, streams.multi_session_stream_router, tools.router, directory.people_router,
+    directory.channels_router, administration.probe_router, administration.workers_router, administration.dead_router,
+    administration.outbox_router, administration.me_router, control.router, events.router, files.router,
+    schedules.router, sessions.router, usage.router, webhooks.router, responses.router, chat.router,
 )  # fmt: skip
-
-
-@cache
-def all_routes() -> tuple[BaseRoute, ...]:
-    """Return every route of the gateway.
-
-    Routes hold nothing of an application: each handler gets the services from its request. So they are built once in a
-    process, which takes 0.1 s, and shared by all applications.
-    """
-    return tuple(route for module in MODULES for route in module.router().routes)
+# Handlers get the services of their application from the request, so all applications of a process share the routes.
+# `include_router` would build each route again, which takes 0.1 s.
+ROUTES: tuple[BaseRoute, ...] = tuple(route for router in ROUTERS for route in router.routes)

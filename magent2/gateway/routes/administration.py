@@ -37,7 +37,6 @@ from magent2.gateway.routes.dependencies import (
     NAME_SCHEMA,
     admins_only,
     caller,
-    join_routers,
     json_body,
     parse_body,
 )
@@ -88,42 +87,46 @@ METRICS_RESPONSE: dict[int | str, JsonObject] = {
 }
 
 
-def _probe_routes() -> APIRouter:
-    routes = APIRouter(tags=["probes"])
+probe_router = APIRouter(tags=["probes"])
+workers_router = APIRouter(prefix=API, tags=["administration"], dependencies=[Depends(admins_only)])
+dead_router = APIRouter(prefix=f"{API}/dead", tags=["dead letters"], dependencies=[Depends(admins_only)])
+outbox_router = APIRouter(prefix=API, tags=["connectors"], dependencies=ADMINS)
+me_router = APIRouter(prefix=API, tags=["administration"])
 
-    @routes.head("/health", include_in_schema=False)
-    @routes.get("/health", operation_id="get_health")
-    async def health() -> HealthResponse:
-        """Check that the process answers."""
-        return HealthResponse()
 
-    @routes.head("/ready", include_in_schema=False, response_model_exclude_none=True)
-    @routes.get("/ready", operation_id="get_readiness", response_model_exclude_none=True, responses=problems(503))
-    async def ready(request: Request) -> ReadyResponse:
-        """Check that the bus answers and takes writes, and that the process is not shutting down.
+@probe_router.head("/health", include_in_schema=False)
+@probe_router.get("/health", operation_id="get_health")
+async def health() -> HealthResponse:
+    """Check that the process answers."""
+    return HealthResponse()
 
-        With the gateway's token, the response names the engine of the bus, or why it is not ready.
-        """
-        services = services_of(request)
-        if services.streams.draining:
-            raise Problem.draining()
-        tells_all = caller(request).admin
-        engine = await _checked_engine(services, tells_all)
-        return ReadyResponse(engine=engine if tells_all else None)
 
-    @routes.get(
-        "/metrics",
-        operation_id="get_metrics",
-        response_class=Response,
-        responses={**METRICS_RESPONSE, **problems(401, 403, 429)},
-    )
-    async def metrics(request: Request) -> Response:
-        """Prometheus metrics."""
-        services = services_of(request)
-        await _update_lane_metrics(services)
-        return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
+@probe_router.head("/ready", include_in_schema=False, response_model_exclude_none=True)
+@probe_router.get("/ready", operation_id="get_readiness", response_model_exclude_none=True, responses=problems(503))
+async def ready(request: Request) -> ReadyResponse:
+    """Check that the bus answers and takes writes, and that the process is not shutting down.
 
-    return routes
+    With the gateway's token, the response names the engine of the bus, or why it is not ready.
+    """
+    services = services_of(request)
+    if services.streams.draining:
+        raise Problem.draining()
+    tells_all = caller(request).admin
+    engine = await _checked_engine(services, tells_all)
+    return ReadyResponse(engine=engine if tells_all else None)
+
+
+@probe_router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    response_class=Response,
+    responses={**METRICS_RESPONSE, **problems(401, 403, 429)},
+)
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    services = services_of(request)
+    await _update_lane_metrics(services)
+    return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 
 
 async def _checked_engine(services: Services, tells_all: bool) -> str:
@@ -173,19 +176,14 @@ AGENTS_MAX = 1000
 AGENT_PREFIX = "agent:"
 
 
-def _workers_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["administration"], dependencies=[Depends(admins_only)])
-
-    @routes.get("/workers", operation_id="list_workers", responses=problems(*ACCESS_ERRORS, 501))
-    async def workers(request: Request) -> AgentList:
-        """List registered agents and agents with a live worker, with the state of their lanes."""
-        services = services_of(request)
-        live = await services.bus.acall(Workers())
-        names = await known_agents(services.bus, live)
-        lanes = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
-        return AgentList(agents=[_agent_info(name, live, found) for name, found in zip(names, lanes, strict=True)])
-
-    return routes
+@workers_router.get("/workers", operation_id="list_workers", responses=problems(*ACCESS_ERRORS, 501))
+async def workers(request: Request) -> AgentList:
+    """List registered agents and agents with a live worker, with the state of their lanes."""
+    services = services_of(request)
+    live = await services.bus.acall(Workers())
+    names = await known_agents(services.bus, live)
+    lanes = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
+    return AgentList(agents=[_agent_info(name, live, found) for name, found in zip(names, lanes, strict=True)])
 
 
 async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...]) -> list[str]:
@@ -211,91 +209,82 @@ AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS, json_sc
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
 
 
-def _dead_routes() -> APIRouter:
-    routes = APIRouter(prefix=f"{API}/dead", tags=["dead letters"], dependencies=[Depends(admins_only)])
-    _dead_list_route(routes)
-    _dead_decision_routes(routes)
-    return routes
+@dead_router.get("", operation_id="list_dead_letters", responses=problems(401, 403, 410, 422, 429, 501, 503))
+async def letters(
+    request: Request,
+    agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this agent")] = None,
+    after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
+) -> DeadLetterPage:
+    """List dead letters, oldest first. With `agent` in pages, else the first page of every agent."""
+    services = services_of(request)
+    if agent is not None:
+        check_name(agent, "agent name")
+        found, more = await _dead_page(services.bus, agent, after)
+        return DeadLetterPage(letters=[_dead_letter_info(letter) for letter in found], next=more)
+    if after is not None:
+        raise Problem(422, "bad_parameter", "'after' is a cursor of one agent's letters; set 'agent' too")
+    # Only agents with dead letters have such a topic.
+    listed: TopicList = await services.bus.acall(Topics(dead_topic(""), limit=AGENTS_MAX))
+    names = sorted(info.topic.removeprefix(dead_topic("")) for info in listed.topics)
+    pages = [await _dead_page(services.bus, name, None) for name in names]
+    return DeadLetterPage(letters=[_dead_letter_info(letter) for found, _ in pages for letter in found], next=None)
 
 
-def _dead_list_route(routes: APIRouter) -> None:
-    @routes.get("", operation_id="list_dead_letters", responses=problems(401, 403, 410, 422, 429, 501, 503))
-    async def letters(
-        request: Request,
-        agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this agent")] = None,
-        after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
-    ) -> DeadLetterPage:
-        """List dead letters, oldest first. With `agent` in pages, else the first page of every agent."""
-        services = services_of(request)
-        if agent is not None:
-            check_name(agent, "agent name")
-            found, more = await _dead_page(services.bus, agent, after)
-            return DeadLetterPage(letters=[_dead_letter_info(letter) for letter in found], next=more)
-        if after is not None:
-            raise Problem(422, "bad_parameter", "'after' is a cursor of one agent's letters; set 'agent' too")
-        # Only agents with dead letters have such a topic.
-        listed: TopicList = await services.bus.acall(Topics(dead_topic(""), limit=AGENTS_MAX))
-        names = sorted(info.topic.removeprefix(dead_topic("")) for info in listed.topics)
-        pages = [await _dead_page(services.bus, name, None) for name in names]
-        return DeadLetterPage(letters=[_dead_letter_info(letter) for found, _ in pages for letter in found], next=None)
-
-
-def _dead_decision_routes(routes: APIRouter) -> None:
-    @routes.post(
-        "",
-        operation_id="process_dead_letters",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 501, 507),
-        openapi_extra=json_body(DeadLettersRequest),
+@dead_router.post(
+    "",
+    operation_id="process_dead_letters",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 501, 507),
+    openapi_extra=json_body(DeadLettersRequest),
+)
+async def process(request: Request) -> DeadLettersResponse:
+    """Retry or drop many dead letters. A request that is repeated retries no letter twice."""
+    services = services_of(request)
+    body = await parse_body(request, services, DeadLettersRequest)
+    add_audit_ids(request.scope, action=body.action, agent=body.agent, dry_run=body.dry_run)
+    chosen = DeadLetterFilter(
+        None if body.agent is None else check_name(body.agent, "agent name"),
+        None if body.since is None else int(body.since.timestamp() * 1000),
+        body.reason,
     )
-    async def process(request: Request) -> DeadLettersResponse:
-        """Retry or drop many dead letters. A request that is repeated retries no letter twice."""
-        services = services_of(request)
-        body = await parse_body(request, services, DeadLettersRequest)
-        add_audit_ids(request.scope, action=body.action, agent=body.agent, dry_run=body.dry_run)
-        chosen = DeadLetterFilter(
-            None if body.agent is None else check_name(body.agent, "agent name"),
-            None if body.since is None else int(body.since.timestamp() * 1000),
-            body.reason,
-        )
-        after = None if body.after is None else DeadLetterCursor.parse(body.after)
-        batch = await process_dead_letters(Log(services.bus), body.action, chosen, after, dry_run=body.dry_run)
-        add_audit_ids(request.scope, letters=len(batch.letters), refused=len(batch.refused))
-        return DeadLettersResponse(
-            letters=[_dead_letter_info(letter) for letter in batch.letters],
-            refused=[
-                RefusedDeadLetter(agent=letter.agent, seq=letter.seq, error=error) for letter, error in batch.refused
-            ],
-            next=None if batch.next is None else str(batch.next),
-        )
-
-    @routes.post(
-        "/{agent:id}/{seq}/retry",
-        operation_id="retry_dead_letter",
-        responses=problems(401, 403, 404, 422, 429, 503, 507),
+    after = None if body.after is None else DeadLetterCursor.parse(body.after)
+    batch = await process_dead_letters(Log(services.bus), body.action, chosen, after, dry_run=body.dry_run)
+    add_audit_ids(request.scope, letters=len(batch.letters), refused=len(batch.refused))
+    return DeadLettersResponse(
+        letters=[_dead_letter_info(letter) for letter in batch.letters],
+        refused=[RefusedDeadLetter(agent=letter.agent, seq=letter.seq, error=error) for letter, error in batch.refused],
+        next=None if batch.next is None else str(batch.next),
     )
-    async def retry(request: Request, agent: AgentName, seq: LetterSeq) -> OkResponse:
-        """Deliver a dead letter again, once."""
-        services = services_of(request)
-        try:
-            await retry_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
-        except UnknownCursor as error:
-            raise _unknown_letter(error) from None
-        return OkResponse()
 
-    @routes.delete(
-        "/{agent:id}/{seq}",
-        operation_id="drop_dead_letter",
-        status_code=204,
-        responses=problems(401, 403, 404, 422, 429, 503, 507),
-    )
-    async def drop(request: Request, agent: AgentName, seq: LetterSeq) -> Response:
-        """Drop a dead letter."""
-        services = services_of(request)
-        try:
-            await drop_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
-        except UnknownCursor as error:
-            raise _unknown_letter(error) from None
-        return Response(status_code=204)
+
+@dead_router.post(
+    "/{agent:id}/{seq}/retry",
+    operation_id="retry_dead_letter",
+    responses=problems(401, 403, 404, 422, 429, 503, 507),
+)
+async def retry_letter(request: Request, agent: AgentName, seq: LetterSeq) -> OkResponse:
+    """Deliver a dead letter again, once."""
+    services = services_of(request)
+    try:
+        await retry_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
+    except UnknownCursor as error:
+        raise _unknown_letter(error) from None
+    return OkResponse()
+
+
+@dead_router.delete(
+    "/{agent:id}/{seq}",
+    operation_id="drop_dead_letter",
+    status_code=204,
+    responses=problems(401, 403, 404, 422, 429, 503, 507),
+)
+async def drop_letter(request: Request, agent: AgentName, seq: LetterSeq) -> Response:
+    """Drop a dead letter."""
+    services = services_of(request)
+    try:
+        await drop_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
+    except UnknownCursor as error:
+        raise _unknown_letter(error) from None
+    return Response(status_code=204)
 
 
 async def _dead_page(bus: Engine, agent: str, after: int | None) -> tuple[list[DeadLetter], int | None]:
@@ -330,79 +319,72 @@ ITEMS_MAX = 1000
 ItemId = Annotated[str, Path(min_length=1, max_length=256)]
 
 
-def _outbox_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["connectors"], dependencies=ADMINS)
-    _connector_routes(routes)
-    _outbox_item_routes(routes)
-    return routes
+@outbox_router.get("/connectors", operation_id="list_connectors", responses=problems(*ACCESS_ERRORS))
+async def connectors(request: Request) -> ConnectorList:
+    """List the connectors, without their configuration, which contains secrets."""
+    services = services_of(request)
+    found = await list_connectors(Log(services.bus))
+    return ConnectorList(connectors=[connector_info(known) for known in found])
 
 
-def _connector_routes(routes: APIRouter) -> None:
-    @routes.get("/connectors", operation_id="list_connectors", responses=problems(*ACCESS_ERRORS))
-    async def connectors(request: Request) -> ConnectorList:
-        """List the connectors, without their configuration, which contains secrets."""
-        services = services_of(request)
-        found = await list_connectors(Log(services.bus))
-        return ConnectorList(connectors=[connector_info(known) for known in found])
-
-    @routes.post(
-        "/connectors",
-        operation_id="put_connector",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 507),
-        openapi_extra=json_body(ConnectorRequest),
-    )
-    async def put_connector(request: Request) -> ConnectorInfo:
-        """Create a connector, or change its configuration."""
-        services = services_of(request)
-        body = await parse_body(request, services, ConnectorRequest)
-        add_audit_ids(request.scope, connector=body.id, kind=body.kind)
-        capabilities = capabilities_of(body.kind, body.config)
-        return connector_info(
-            await register_connector(Log(services.bus), body.id, body.kind, capabilities, body.config)
-        )
-
-    @routes.delete(
-        "/connectors/{connector:id}", operation_id="delete_connector", responses=problems(*ACCESS_ERRORS, 404, 422, 507)
-    )
-    async def drop_connector(request: Request, connector: Name) -> ConnectorInfo:
-        """Remove a connector. Messages that wait in its outbox are not sent."""
-        services = services_of(request)
-        return connector_info(await unregister_connector(Log(services.bus), connector))
+@outbox_router.post(
+    "/connectors",
+    operation_id="put_connector",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 507),
+    openapi_extra=json_body(ConnectorRequest),
+)
+async def put_connector(request: Request) -> ConnectorInfo:
+    """Create a connector, or change its configuration."""
+    services = services_of(request)
+    body = await parse_body(request, services, ConnectorRequest)
+    add_audit_ids(request.scope, connector=body.id, kind=body.kind)
+    capabilities = capabilities_of(body.kind, body.config)
+    return connector_info(await register_connector(Log(services.bus), body.id, body.kind, capabilities, body.config))
 
 
-def _outbox_item_routes(routes: APIRouter) -> None:
-    @routes.get("/outbox", operation_id="list_outbox", responses=problems(*ACCESS_ERRORS, 422))
-    async def outbox(
-        request: Request,
-        connector: Annotated[str | None, Query(max_length=80, description="a connector, or `webhook:{id}`")] = None,
-        state: Annotated[str | None, Query(max_length=20, description="only messages in this state")] = None,
-    ) -> OutboxItemList:
-        """List the last 1,000 outgoing messages and their states, oldest first."""
-        services = services_of(request)
-        names = await list_outboxes(Log(services.bus)) if connector is None else [connector]
-        items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
-        chosen = [item for item in items if state in (None, item.state)]
-        return OutboxItemList(items=[outbox_item_info(item) for item in chosen[-ITEMS_MAX:]])
+@outbox_router.delete(
+    "/connectors/{connector:id}", operation_id="delete_connector", responses=problems(*ACCESS_ERRORS, 404, 422, 507)
+)
+async def drop_connector(request: Request, connector: Name) -> ConnectorInfo:
+    """Remove a connector. Messages that wait in its outbox are not sent."""
+    services = services_of(request)
+    return connector_info(await unregister_connector(Log(services.bus), connector))
 
-    @routes.post(
-        "/outbox/{connector:id}/{item:id}/retry",
-        operation_id="retry_outbox_item",
-        responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
-    )
-    async def retry(request: Request, connector: Name, item: ItemId) -> OutboxItemInfo:
-        """Send a message again that failed or whose outcome is unknown."""
-        services = services_of(request)
-        return outbox_item_info(await retry_item(Log(services.bus), connector, item))
 
-    @routes.delete(
-        "/outbox/{connector:id}/{item:id}",
-        operation_id="drop_outbox_item",
-        responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
-    )
-    async def drop(request: Request, connector: Name, item: ItemId) -> OutboxItemInfo:
-        """Drop a message that failed or whose outcome is unknown."""
-        services = services_of(request)
-        return outbox_item_info(await drop_item(Log(services.bus), connector, item))
+@outbox_router.get("/outbox", operation_id="list_outbox", responses=problems(*ACCESS_ERRORS, 422))
+async def outbox(
+    request: Request,
+    connector: Annotated[str | None, Query(max_length=80, description="a connector, or `webhook:{id}`")] = None,
+    state: Annotated[str | None, Query(max_length=20, description="only messages in this state")] = None,
+) -> OutboxItemList:
+    """List the last 1,000 outgoing messages and their states, oldest first."""
+    services = services_of(request)
+    names = await list_outboxes(Log(services.bus)) if connector is None else [connector]
+    items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
+    chosen = [item for item in items if state in (None, item.state)]
+    return OutboxItemList(items=[outbox_item_info(item) for item in chosen[-ITEMS_MAX:]])
+
+
+@outbox_router.post(
+    "/outbox/{connector:id}/{item:id}/retry",
+    operation_id="retry_outbox_item",
+    responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
+)
+async def retry_outbox_item(request: Request, connector: Name, item: ItemId) -> OutboxItemInfo:
+    """Send a message again that failed or whose outcome is unknown."""
+    services = services_of(request)
+    return outbox_item_info(await retry_item(Log(services.bus), connector, item))
+
+
+@outbox_router.delete(
+    "/outbox/{connector:id}/{item:id}",
+    operation_id="drop_outbox_item",
+    responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507),
+)
+async def drop_outbox_item(request: Request, connector: Name, item: ItemId) -> OutboxItemInfo:
+    """Drop a message that failed or whose outcome is unknown."""
+    services = services_of(request)
+    return outbox_item_info(await drop_item(Log(services.bus), connector, item))
 
 
 def connector_info(known: ConnectorRegistration) -> ConnectorInfo:
@@ -423,19 +405,8 @@ def outbox_item_info(item: OutboxItem) -> OutboxItemInfo:
     )
 
 
-def _me_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["administration"])
-
-    @routes.get("/me", operation_id="get_principal", responses=problems(*ACCESS_ERRORS))
-    async def me(request: Request) -> PrincipalInfo:
-        """Return the principal and scopes of the credential."""
-        principal = caller(request)
-        return PrincipalInfo(
-            principal=principal.name, scopes=[*([ADMIN_SCOPE] if principal.admin else []), principal.name]
-        )
-
-    return routes
-
-
-def router() -> APIRouter:
-    return join_routers(_probe_routes, _workers_routes, _dead_routes, _outbox_routes, _me_routes)
+@me_router.get("/me", operation_id="get_principal", responses=problems(*ACCESS_ERRORS))
+async def me(request: Request) -> PrincipalInfo:
+    """Return the principal and scopes of the credential."""
+    principal = caller(request)
+    return PrincipalInfo(principal=principal.name, scopes=[*([ADMIN_SCOPE] if principal.admin else []), principal.name])

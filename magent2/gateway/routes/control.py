@@ -26,7 +26,6 @@ from magent2.gateway.routes.dependencies import (
     SessionId,
     caller,
     get_session,
-    join_routers,
     json_body,
     json_response,
     parse_body,
@@ -69,45 +68,40 @@ RETRY_OF = "retry_of"
 WAITING_SESSIONS_MAX = 50  # sessions whose waiting calls are on one page of approvals
 
 
-def _control_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-    _stop_route(routes)
-    _retry_route(routes)
-    return routes
+router = APIRouter(prefix=API, tags=["sessions"])
 
 
-def _stop_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/sdk/session/{session_id:id}/stop",
-        operation_id="stop_session",
-        status_code=202,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
-        openapi_extra=json_body(StopRequest, required=False),
+@router.post(
+    "/sdk/session/{session_id:id}/stop",
+    operation_id="stop_session",
+    status_code=202,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
+    openapi_extra=json_body(StopRequest, required=False),
+)
+async def stop(
+    session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
+) -> SessionStopResponse | StopResponse:
+    """Stop the run of the session's agent, at once or after its current turn. The body is optional."""
+    services = services_of(request)
+    body = await parse_body(request, services, StopRequest, may_be_empty=True)
+    add_audit_ids(request.scope, agent=body.agent, sender=body.sender)
+    principal = caller(request)
+    session = await get_session(services, session_id, principal)
+    agent = _running_agent(session) if body.agent is None else check_name(body.agent, "agent name")
+    if agent is None:
+        raise Problem(409, "no_active_agent", "no agent is active in this session; name one in 'agent'")
+    command = MessageEnvelope(
+        conversation_id=session_id,
+        sender=check_sender(principal, body.sender),
+        recipient=f"agent:{agent}",
+        type="control",
+        content=COMMAND_OF_MODE[body.mode],
     )
-    async def stop(
-        session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
-    ) -> SessionStopResponse | StopResponse:
-        """Stop the run of the session's agent, at once or after its current turn. The body is optional."""
-        services = services_of(request)
-        body = await parse_body(request, services, StopRequest, may_be_empty=True)
-        add_audit_ids(request.scope, agent=body.agent, sender=body.sender)
-        principal = caller(request)
-        session = await get_session(services, session_id, principal)
-        agent = _running_agent(session) if body.agent is None else check_name(body.agent, "agent name")
-        if agent is None:
-            raise Problem(409, "no_active_agent", "no agent is active in this session; name one in 'agent'")
-        command = MessageEnvelope(
-            conversation_id=session_id,
-            sender=check_sender(principal, body.sender),
-            recipient=f"agent:{agent}",
-            type="control",
-            content=COMMAND_OF_MODE[body.mode],
-        )
-        add_audit_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
-        delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))
-        if response_format == "record":
-            return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
-        return SessionStopResponse(session_id=session_id, agent_id=agent, mode=body.mode, receipt_id=command.id)
+    add_audit_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
+    delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))
+    if response_format == "record":
+        return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
+    return SessionStopResponse(session_id=session_id, agent_id=agent, mode=body.mode, receipt_id=command.id)
 
 
 def _running_agent(session: Session) -> str | None:
@@ -117,34 +111,33 @@ def _running_agent(session: Session) -> str | None:
     return running if isinstance(running, str) else session.active_agent
 
 
-def _retry_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/sdk/session/{session_id:id}/retry",
-        operation_id="retry_message",
-        status_code=202,
-        response_model=AcceptedResponse,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
-        openapi_extra=json_body(RetryRequest),
-    )
-    async def retry(session_id: SessionId, request: Request) -> Response:
-        """Retry a message whose run failed or was stopped, once per end of the run.
+@router.post(
+    "/sdk/session/{session_id:id}/retry",
+    operation_id="retry_message",
+    status_code=202,
+    response_model=AcceptedResponse,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
+    openapi_extra=json_body(RetryRequest),
+)
+async def retry(session_id: SessionId, request: Request) -> Response:
+    """Retry a message whose run failed or was stopped, once per end of the run.
 
-        A failed run continues after its last record. A stopped run starts again.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, RetryRequest)
-        add_audit_ids(request.scope, message_id=body.message_id)
-        principal = caller(request)
-        session = await get_session(services, session_id, principal)
-        run = await _find_run(services, session_id, body.message_id)
-        add_audit_ids(request.scope, envelope_id=run.envelope.get("id"))
-        earlier: Record | None = await services.bus.acall(Find(stream_topic(session_id), _retry_event_id(run)))
-        if earlier is not None:
-            return _accepted(session_id, str(run.envelope.get("id")), earlier.seq)
-        letter = await _find_letter(services, run) if run.end is not None and run.end["status"] == "failed" else None
-        if letter is not None:
-            return await _retry_letter(services, session, run, letter, principal)
-        return await _send_again(services, session, run, principal)
+    A failed run continues after its last record. A stopped run starts again.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, RetryRequest)
+    add_audit_ids(request.scope, message_id=body.message_id)
+    principal = caller(request)
+    session = await get_session(services, session_id, principal)
+    run = await _find_run(services, session_id, body.message_id)
+    add_audit_ids(request.scope, envelope_id=run.envelope.get("id"))
+    earlier: Record | None = await services.bus.acall(Find(stream_topic(session_id), _retry_event_id(run)))
+    if earlier is not None:
+        return _accepted(session_id, str(run.envelope.get("id")), earlier.seq)
+    letter = await _find_letter(services, run) if run.end is not None and run.end["status"] == "failed" else None
+    if letter is not None:
+        return await _retry_letter(services, session, run, letter, principal)
+    return await _send_again(services, session, run, principal)
 
 
 async def _find_run(services: Services, session_id: str, message_id: str) -> RunRecord:
@@ -245,51 +238,39 @@ def _accepted(session_id: str, message_id: str, seq: int) -> Response:
 CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
 
 
-def _approvals_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-    _approval_list_route(routes)
-    _pending_approvals_route(routes)
-    _decision_route(routes)
-    return routes
+@router.get(
+    "/sdk/session/{session_id:id}/approvals",
+    operation_id="list_approvals",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
+)
+async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
+    """List the tool calls that need approval, oldest first. A run resumes when all of its calls are decided."""
+    services = services_of(request)
+    await get_session(services, session_id, caller(request))
+    found = await find_approvals(Log(services.bus), session_id, services.histories.read_with)
+    listed = [_approval_info(session_id, approval) for approval in found]
+    return ApprovalList(session_id=session_id, approvals=listed)
 
 
-def _approval_list_route(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}/approvals",
-        operation_id="list_approvals",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
-    )
-    async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
-        """List the tool calls that need approval, oldest first. A run resumes when all of its calls are decided."""
-        services = services_of(request)
-        await get_session(services, session_id, caller(request))
-        found = await find_approvals(Log(services.bus), session_id, services.histories.read_with)
-        listed = [_approval_info(session_id, approval) for approval in found]
-        return ApprovalList(session_id=session_id, approvals=listed)
+@router.get("/approvals", operation_id="list_pending_approvals", responses=problems(*ACCESS_ERRORS, 422, 501))
+async def pending_approvals(
+    request: Request,
+    before: Annotated[str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")] = None,
+) -> PendingApprovalPage:
+    """List the tool calls of the caller's sessions that wait for approval, also those of subagents.
 
-
-def _pending_approvals_route(routes: APIRouter) -> None:
-    @routes.get("/approvals", operation_id="list_pending_approvals", responses=problems(*ACCESS_ERRORS, 422, 501))
-    async def pending_approvals(
-        request: Request,
-        before: Annotated[
-            str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")
-        ] = None,
-    ) -> PendingApprovalPage:
-        """List the tool calls of the caller's sessions that wait for approval, also those of subagents.
-
-        A session is found by its last run. A page may be empty and not be the last.
-        """
-        services = services_of(request)
-        principal = caller(request)
-        owner = None if principal.admin else principal.name
-        cursor = None if before is None else decode_list_cursor(before)
-        waiting, more = await _waiting_sessions(services, owner, cursor)
-        listed: list[ApprovalInfo] = []
-        for session in waiting:
-            found = await find_approvals(Log(services.bus), session.session_id, services.histories.read_with)
-            listed += [_approval_info(session.session_id, one) for one in found if one.status == "pending"]
-        return PendingApprovalPage(approvals=listed, next=None if more is None else encode_list_cursor(more))
+    A session is found by its last run. A page may be empty and not be the last.
+    """
+    services = services_of(request)
+    principal = caller(request)
+    owner = None if principal.admin else principal.name
+    cursor = None if before is None else decode_list_cursor(before)
+    waiting, more = await _waiting_sessions(services, owner, cursor)
+    listed: list[ApprovalInfo] = []
+    for session in waiting:
+        found = await find_approvals(Log(services.bus), session.session_id, services.histories.read_with)
+        listed += [_approval_info(session.session_id, one) for one in found if one.status == "pending"]
+    return PendingApprovalPage(approvals=listed, next=None if more is None else encode_list_cursor(more))
 
 
 async def _waiting_sessions(
@@ -309,32 +290,31 @@ async def _waiting_sessions(
     return found, before
 
 
-def _decision_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/sdk/session/{session_id:id}/approvals/{call_id:id}",
-        operation_id="decide_approval",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
-        openapi_extra=json_body(DecisionRequest),
+@router.post(
+    "/sdk/session/{session_id:id}/approvals/{call_id:id}",
+    operation_id="decide_approval",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
+    openapi_extra=json_body(DecisionRequest),
+)
+async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
+    """Approve or reject a call, once. A repeat gets the same response, another decision is 409."""
+    services = services_of(request)
+    body = await parse_body(request, services, DecisionRequest)
+    add_audit_ids(request.scope, decision=body.decision)
+    principal = caller(request)
+    await get_session(services, session_id, principal)
+    approval = await decide_approval(
+        Log(services.bus),
+        session_id,
+        call_id,
+        body.decision,
+        principal.name,
+        body.reason,
+        options=SendOptions(principal=principal.bound),
+        history_reader=services.histories.read_with,
     )
-    async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
-        """Approve or reject a call, once. A repeat gets the same response, another decision is 409."""
-        services = services_of(request)
-        body = await parse_body(request, services, DecisionRequest)
-        add_audit_ids(request.scope, decision=body.decision)
-        principal = caller(request)
-        await get_session(services, session_id, principal)
-        approval = await decide_approval(
-            Log(services.bus),
-            session_id,
-            call_id,
-            body.decision,
-            principal.name,
-            body.reason,
-            options=SendOptions(principal=principal.bound),
-            history_reader=services.histories.read_with,
-        )
-        add_audit_ids(request.scope, agent=approval.agent, envelope_id=approval.decision_id)
-        return _approval_info(session_id, approval)
+    add_audit_ids(request.scope, agent=approval.agent, envelope_id=approval.decision_id)
+    return _approval_info(session_id, approval)
 
 
 def _approval_info(session_id: str, approval: Approval) -> ApprovalInfo:
@@ -351,7 +331,3 @@ def _approval_info(session_id: str, approval: Approval) -> ApprovalInfo:
         decided_by=approval.decided_by,
         reason=approval.reason,
     )
-
-
-def router() -> APIRouter:
-    return join_routers(_control_routes, _approvals_routes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
 
 import orjson
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
@@ -85,14 +85,6 @@ def _schema(shape: type[BaseModel]) -> JsonObject:
 def json_response(body: Mapping[str, object], status: int = 200) -> Response:
     """Encode a response that is not a model: its events are encoded as they are, without validation."""
     return Response(orjson.dumps(body), status, media_type="application/json")
-
-
-def join_routers(*makers: Callable[[], APIRouter]) -> APIRouter:
-    """Return the routes of several routers in one. `include_router` would build each route again."""
-    routes = APIRouter()
-    for make in makers:
-        routes.routes.extend(make().routes)
-    return routes
 
 
 async def get_session(services: Services, session_id: str, principal: Principal) -> Session:

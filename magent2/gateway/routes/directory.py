@@ -60,7 +60,6 @@ from magent2.gateway.routes.dependencies import (
     BODY_ERRORS,
     admins_only,
     caller,
-    join_routers,
     json_body,
     parse_body,
 )
@@ -90,48 +89,45 @@ Name = Annotated[str, Path(min_length=1, max_length=80)]
 ADMINS = [Depends(admins_only)]
 
 
-def _people_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["people"])
-    _users(routes)
-    _friends(routes)
-    _swarms(routes)
-    return routes
+people_router = APIRouter(prefix=API, tags=["people"])
+channels_router = APIRouter(prefix=API, tags=["channels"])
 
 
-def _users(routes: APIRouter) -> None:
-    @routes.get("/users", operation_id="list_users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
-    async def users(request: Request) -> UserList:
-        """List the users."""
-        services = services_of(request)
-        return UserList(users=[user_info(user) for user in await list_users(Log(services.bus))])
+@people_router.get("/users", operation_id="list_users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
+async def users(request: Request) -> UserList:
+    """List the users."""
+    services = services_of(request)
+    return UserList(users=[user_info(user) for user in await list_users(Log(services.bus))])
 
-    @routes.post(
-        "/users",
-        operation_id="put_user",
-        dependencies=ADMINS,
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
-        openapi_extra=json_body(UserRequest),
-    )
-    async def put_user(request: Request) -> UserInfo:
-        """Create a user, or change one."""
-        services = services_of(request)
-        body = await parse_body(request, services, UserRequest)
-        add_audit_ids(request.scope, user=body.id)
-        fields = {"agent": body.agent, "connector": body.connector, "target": body.target}
-        if body.nametag is None:
-            return user_info(await change_user(Log(services.bus), body.id, fields))
-        return user_info(await create_user(Log(services.bus), body.id, body.nametag, fields))
 
-    @routes.delete(
-        "/users/{user:id}",
-        operation_id="delete_user",
-        dependencies=ADMINS,
-        responses=problems(*ACCESS_ERRORS, 404, 422, 507),
-    )
-    async def drop_user(request: Request, user: Name) -> UserInfo:
-        """Remove a user. The nametag is not given to another user."""
-        services = services_of(request)
-        return user_info(await remove_user(Log(services.bus), user))
+@people_router.post(
+    "/users",
+    operation_id="put_user",
+    dependencies=ADMINS,
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+    openapi_extra=json_body(UserRequest),
+)
+async def put_user(request: Request) -> UserInfo:
+    """Create a user, or change one."""
+    services = services_of(request)
+    body = await parse_body(request, services, UserRequest)
+    add_audit_ids(request.scope, user=body.id)
+    fields = {"agent": body.agent, "connector": body.connector, "target": body.target}
+    if body.nametag is None:
+        return user_info(await change_user(Log(services.bus), body.id, fields))
+    return user_info(await create_user(Log(services.bus), body.id, body.nametag, fields))
+
+
+@people_router.delete(
+    "/users/{user:id}",
+    operation_id="delete_user",
+    dependencies=ADMINS,
+    responses=problems(*ACCESS_ERRORS, 404, 422, 507),
+)
+async def drop_user(request: Request, user: Name) -> UserInfo:
+    """Remove a user. The nametag is not given to another user."""
+    services = services_of(request)
+    return user_info(await remove_user(Log(services.bus), user))
 
 
 def user_info(user: User) -> UserInfo:
@@ -139,35 +135,35 @@ def user_info(user: User) -> UserInfo:
     return UserInfo(**{name: getattr(user, name) for name in names})
 
 
-def _friends(routes: APIRouter) -> None:
-    @routes.get("/friends", operation_id="list_friends", responses=problems(*ACCESS_ERRORS))
-    async def friends(request: Request) -> FriendList:
-        """List the caller's friends and friend requests."""
-        services = services_of(request)
-        own = directory_name(caller(request))
-        found = await list_friendships(Log(services.bus), own)
-        return FriendList(friends=[await _shown_friend(services, own, friendship) for friendship in found])
+@people_router.get("/friends", operation_id="list_friends", responses=problems(*ACCESS_ERRORS))
+async def friends(request: Request) -> FriendList:
+    """List the caller's friends and friend requests."""
+    services = services_of(request)
+    own = directory_name(caller(request))
+    found = await list_friendships(Log(services.bus), own)
+    return FriendList(friends=[await _shown_friend(services, own, friendship) for friendship in found])
 
-    @routes.post(
-        "/friends",
-        operation_id="change_friendship",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
-        openapi_extra=json_body(FriendRequest),
-    )
-    async def befriend(request: Request) -> FriendInfo:
-        """Request, accept, refuse or remove a friendship."""
-        services = services_of(request)
-        body = await parse_body(request, services, FriendRequest)
-        add_audit_ids(request.scope, nametag=body.nametag, action=body.action)
-        own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
-        other = (await find_user_by_nametag(Log(services.bus), body.nametag)).state.id
-        action = {
-            "request": request_friendship,
-            "accept": accept_friendship,
-            "refuse": refuse_friendship,
-            "remove": remove_friendship,
-        }[body.action]
-        return await _shown_friend(services, own, await action(Log(services.bus), own, other))
+
+@people_router.post(
+    "/friends",
+    operation_id="change_friendship",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+    openapi_extra=json_body(FriendRequest),
+)
+async def befriend(request: Request) -> FriendInfo:
+    """Request, accept, refuse or remove a friendship."""
+    services = services_of(request)
+    body = await parse_body(request, services, FriendRequest)
+    add_audit_ids(request.scope, nametag=body.nametag, action=body.action)
+    own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
+    other = (await find_user_by_nametag(Log(services.bus), body.nametag)).state.id
+    action = {
+        "request": request_friendship,
+        "accept": accept_friendship,
+        "refuse": refuse_friendship,
+        "remove": remove_friendship,
+    }[body.action]
+    return await _shown_friend(services, own, await action(Log(services.bus), own, other))
 
 
 def user_id(principal: Principal) -> str:
@@ -192,48 +188,47 @@ async def _shown_friend(services: Services, own: str, friendship: Friendship) ->
     )
 
 
-def _swarms(routes: APIRouter) -> None:
-    @routes.get("/swarms", operation_id="list_swarms", responses=problems(*ACCESS_ERRORS))
-    async def swarms(request: Request) -> SwarmList:
-        """List the caller's swarms. Administrators see all."""
-        services = services_of(request)
-        principal = caller(request)
-        found = await list_swarms(Log(services.bus), None if principal.admin else directory_name(principal))
-        return SwarmList(swarms=[swarm_info(swarm) for swarm in found])
+@people_router.get("/swarms", operation_id="list_swarms", responses=problems(*ACCESS_ERRORS))
+async def swarms(request: Request) -> SwarmList:
+    """List the caller's swarms. Administrators see all."""
+    services = services_of(request)
+    principal = caller(request)
+    found = await list_swarms(Log(services.bus), None if principal.admin else directory_name(principal))
+    return SwarmList(swarms=[swarm_info(swarm) for swarm in found])
 
-    @routes.post(
-        "/swarms",
-        operation_id="put_swarm",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
-        openapi_extra=json_body(SwarmRequest),
-    )
-    async def put_swarm(request: Request) -> SwarmInfo:
-        """Create a swarm, change who may contact it, or remove it."""
-        services = services_of(request)
-        body = await parse_body(request, services, SwarmRequest)
-        add_audit_ids(request.scope, nametag=body.nametag, action=body.action, user=body.user)
-        principal = caller(request)
-        if body.action == "create":
-            own = (await find_user(Log(services.bus), user_id(principal))).state.id
-            return swarm_info(
-                await create_swarm(Log(services.bus), body.nametag, own, require_field(body.agent, "agent"))
-            )
-        await _own_swarm(services, principal, body.nametag)
-        if body.action in ("block", "unblock"):
-            user, blocked = require_field(body.user, "user"), body.action == "block"
-            await set_contact_blocked(Log(services.bus), body.nametag, user, blocked=blocked)
-            return swarm_info(await _own_swarm(services, principal, body.nametag))
-        return swarm_info(await _change_swarm(Log(services.bus), body))
 
-    @routes.get(
-        "/swarms/{nametag:id}/contacts", operation_id="list_contacts", responses=problems(*ACCESS_ERRORS, 404, 422)
-    )
-    async def contacts(nametag: Name, request: Request) -> SwarmContactList:
-        """List the contacts of a swarm of the caller."""
-        services = services_of(request)
-        swarm = await _own_swarm(services, caller(request), nametag)
-        found = await list_contacts(Log(services.bus), swarm.nametag)
-        return SwarmContactList(contacts=[contact_info(contact) for contact in found])
+@people_router.post(
+    "/swarms",
+    operation_id="put_swarm",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+    openapi_extra=json_body(SwarmRequest),
+)
+async def put_swarm(request: Request) -> SwarmInfo:
+    """Create a swarm, change who may contact it, or remove it."""
+    services = services_of(request)
+    body = await parse_body(request, services, SwarmRequest)
+    add_audit_ids(request.scope, nametag=body.nametag, action=body.action, user=body.user)
+    principal = caller(request)
+    if body.action == "create":
+        own = (await find_user(Log(services.bus), user_id(principal))).state.id
+        return swarm_info(await create_swarm(Log(services.bus), body.nametag, own, require_field(body.agent, "agent")))
+    await _own_swarm(services, principal, body.nametag)
+    if body.action in ("block", "unblock"):
+        user, blocked = require_field(body.user, "user"), body.action == "block"
+        await set_contact_blocked(Log(services.bus), body.nametag, user, blocked=blocked)
+        return swarm_info(await _own_swarm(services, principal, body.nametag))
+    return swarm_info(await _change_swarm(Log(services.bus), body))
+
+
+@people_router.get(
+    "/swarms/{nametag:id}/contacts", operation_id="list_contacts", responses=problems(*ACCESS_ERRORS, 404, 422)
+)
+async def contacts(nametag: Name, request: Request) -> SwarmContactList:
+    """List the contacts of a swarm of the caller."""
+    services = services_of(request)
+    swarm = await _own_swarm(services, caller(request), nametag)
+    found = await list_contacts(Log(services.bus), swarm.nametag)
+    return SwarmContactList(contacts=[contact_info(contact) for contact in found])
 
 
 async def _change_swarm(log: Log, body: SwarmRequest) -> Swarm:
@@ -275,50 +270,47 @@ def require_field(value: str | None, name: str) -> str:
     return value
 
 
-def _channels_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["channels"])
+@channels_router.get("/channels", operation_id="list_channels", responses=problems(*ACCESS_ERRORS))
+async def channels(request: Request) -> ChannelList:
+    """List the channels that the caller is a member of. Administrators see all."""
+    services = services_of(request)
+    principal = caller(request)
+    found = await list_channels(Log(services.bus), None if principal.admin else directory_name(principal))
+    return ChannelList(channels=[channel_info(channel) for channel in found])
 
-    @routes.get("/channels", operation_id="list_channels", responses=problems(*ACCESS_ERRORS))
-    async def channels(request: Request) -> ChannelList:
-        """List the channels that the caller is a member of. Administrators see all."""
-        services = services_of(request)
-        principal = caller(request)
-        found = await list_channels(Log(services.bus), None if principal.admin else directory_name(principal))
-        return ChannelList(channels=[channel_info(channel) for channel in found])
 
-    @routes.post(
-        "/channels",
-        operation_id="put_channel",
-        dependencies=ADMINS,
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
-        openapi_extra=json_body(ChannelRequest),
-    )
-    async def put_channel(request: Request) -> ChannelInfo:
-        """Create a channel, change its members or its leader, or remove it."""
-        services = services_of(request)
-        body = await parse_body(request, services, ChannelRequest)
-        add_audit_ids(request.scope, channel=body.name, action=body.action, user=body.user)
-        if body.action in ("create", "join"):
-            await find_user(Log(services.bus), require_field(body.user, "user"))
-        return channel_info(await _change_channel(Log(services.bus), body))
+@channels_router.post(
+    "/channels",
+    operation_id="put_channel",
+    dependencies=ADMINS,
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+    openapi_extra=json_body(ChannelRequest),
+)
+async def put_channel(request: Request) -> ChannelInfo:
+    """Create a channel, change its members or its leader, or remove it."""
+    services = services_of(request)
+    body = await parse_body(request, services, ChannelRequest)
+    add_audit_ids(request.scope, channel=body.name, action=body.action, user=body.user)
+    if body.action in ("create", "join"):
+        await find_user(Log(services.bus), require_field(body.user, "user"))
+    return channel_info(await _change_channel(Log(services.bus), body))
 
-    @routes.get(
-        "/channels/{name:id}/messages",
-        operation_id="list_channel_messages",
-        responses=problems(*ACCESS_ERRORS, 404, 422),
-    )
-    async def messages(
-        name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
-    ) -> ChannelMessages:
-        """Return the last messages of a channel, oldest first."""
-        services = services_of(request)
-        channel = await _own_channel(services, caller(request), name)
-        found = await read_channel(Log(services.bus), channel.name, before)
-        shown = [{"seq": record.seq, **record.payload} for record in found]
-        more = found[0].seq if len(found) == HISTORY_PAGE and found[0].seq > 1 else None
-        return ChannelMessages(messages=shown, before=more)
 
-    return routes
+@channels_router.get(
+    "/channels/{name:id}/messages",
+    operation_id="list_channel_messages",
+    responses=problems(*ACCESS_ERRORS, 404, 422),
+)
+async def messages(
+    name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
+) -> ChannelMessages:
+    """Return the last messages of a channel, oldest first."""
+    services = services_of(request)
+    channel = await _own_channel(services, caller(request), name)
+    found = await read_channel(Log(services.bus), channel.name, before)
+    shown = [{"seq": record.seq, **record.payload} for record in found]
+    more = found[0].seq if len(found) == HISTORY_PAGE and found[0].seq > 1 else None
+    return ChannelMessages(messages=shown, before=more)
 
 
 async def _change_channel(log: Log, body: ChannelRequest) -> Channel:
@@ -350,7 +342,3 @@ async def _own_channel(services: Services, principal: Principal, name: str) -> C
 def channel_info(channel: Channel) -> ChannelInfo:
     members = [ChannelMemberInfo(username=one.username, user=one.user, agent=one.agent) for one in channel.members]
     return ChannelInfo(name=channel.name, leader=channel.leader, members=members, removed=channel.removed)
-
-
-def router() -> APIRouter:
-    return join_routers(_people_routes, _channels_routes)

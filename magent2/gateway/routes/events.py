@@ -25,7 +25,6 @@ from magent2.gateway.routes.dependencies import (
     Since,
     caller,
     get_session,
-    join_routers,
     json_response,
     parse_since,
     unknown_session,
@@ -58,93 +57,85 @@ SESSION_STREAM_RESPONSE = {
 }
 
 
-def _events_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-    _events_route(routes)
-    _transcript_route(routes)
-    _stream_route(routes)
-    return routes
+router = APIRouter(prefix=API, tags=["sessions"])
 
 
-def _stream_route(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}/stream",
-        operation_id="stream_session",
-        response_class=Response,
-        responses={200: SESSION_STREAM_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 400, 422)},
+@router.get(
+    "/sdk/session/{session_id:id}/stream",
+    operation_id="stream_session",
+    response_class=Response,
+    responses={200: SESSION_STREAM_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 400, 422)},
+)
+async def stream(
+    session_id: SessionId,
+    request: Request,
+    since: Since = None,
+    max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Follow the events of a session as server-sent events; `id:` is the cursor to resume after."""
+    services = services_of(request)
+    await get_session(services, session_id, caller(request))
+    after = resume_cursor(since, last_event_id)
+    return EventStream(
+        services.streams, StreamRequest(session_id, after, max_events=max_events, frame_format=EVENT_FORMAT)
     )
-    async def stream(
-        session_id: SessionId,
-        request: Request,
-        since: Since = None,
-        max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
-        last_event_id: LastEventId = None,
-    ) -> Response:
-        """Follow the events of a session as server-sent events; `id:` is the cursor to resume after."""
-        services = services_of(request)
-        await get_session(services, session_id, caller(request))
-        after = resume_cursor(since, last_event_id)
-        return EventStream(
-            services.streams, StreamRequest(session_id, after, max_events=max_events, frame_format=EVENT_FORMAT)
-        )
 
 
-def _events_route(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}/events",
-        operation_id="list_events",
-        response_model=ApiEventPage | RecordPage,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
-    )
-    async def events(
-        session_id: SessionId,
-        request: Request,
-        since: Since = None,
-        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
-        response_format: ResponseFormat = "api",
-    ) -> Response:
-        """Return the events after `since`, in order, one page at a time."""
-        services = services_of(request)
-        page = await read_page(services, session_id, caller(request), parse_since(since), limit)
-        if response_format == "record":
-            records = [{**record.payload, "seq": record.seq} for record in page.records if not record.erased]
-            return _paged("conversation_id", session_id, records, page)
-        shown = (flat_event(session_id, record) for record in page.records)
-        return _paged("session_id", session_id, [event for event in shown if event is not None], page)
+@router.get(
+    "/sdk/session/{session_id:id}/events",
+    operation_id="list_events",
+    response_model=ApiEventPage | RecordPage,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
+)
+async def events(
+    session_id: SessionId,
+    request: Request,
+    since: Since = None,
+    limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
+    response_format: ResponseFormat = "api",
+) -> Response:
+    """Return the events after `since`, in order, one page at a time."""
+    services = services_of(request)
+    page = await read_page(services, session_id, caller(request), parse_since(since), limit)
+    if response_format == "record":
+        records = [{**record.payload, "seq": record.seq} for record in page.records if not record.erased]
+        return _paged("conversation_id", session_id, records, page)
+    shown = (flat_event(session_id, record) for record in page.records)
+    return _paged("session_id", session_id, [event for event in shown if event is not None], page)
 
 
-def _transcript_route(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}/transcript",
-        operation_id="get_transcript",
-        response_model=Transcript,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
-    )
-    async def transcript(
-        session_id: SessionId,
-        request: Request,
-        since: Since = None,
-        limit: Annotated[int, Query(ge=1, le=TRANSCRIPT_MAX)] = 100,
-    ) -> Response:
-        """Return the messages and compactions of a session, one page at a time.
+@router.get(
+    "/sdk/session/{session_id:id}/transcript",
+    operation_id="get_transcript",
+    response_model=Transcript,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
+)
+async def transcript(
+    session_id: SessionId,
+    request: Request,
+    since: Since = None,
+    limit: Annotated[int, Query(ge=1, le=TRANSCRIPT_MAX)] = 100,
+) -> Response:
+    """Return the messages and compactions of a session, one page at a time.
 
-        A page may be short and not be the last.
-        """
-        services = services_of(request)
-        principal, after = caller(request), parse_since(since)
-        fold = TranscriptFold(session_id)
-        last = after
-        for _ in range(PAGES_MAX):
-            page = await read_page(services, session_id, principal, after, EVENTS_MAX)
-            after, last = _add_lines(fold, page, limit)
-            if len(fold.lines) == limit or after >= last:
-                break
-        for message_id in fold.open_messages:  # the event may lie behind what was read
-            event = await services.bus.acall(Find(stream_topic(session_id), superseded_id(message_id)))
-            if event is not None and not event.erased:
-                fold.supersede(event.payload)
-        body = {"session_id": session_id, "messages": fold.lines, "next_since": after, "has_more": after < last}
-        return json_response(body)
+    A page may be short and not be the last.
+    """
+    services = services_of(request)
+    principal, after = caller(request), parse_since(since)
+    fold = TranscriptFold(session_id)
+    last = after
+    for _ in range(PAGES_MAX):
+        page = await read_page(services, session_id, principal, after, EVENTS_MAX)
+        after, last = _add_lines(fold, page, limit)
+        if len(fold.lines) == limit or after >= last:
+            break
+    for message_id in fold.open_messages:  # the event may lie behind what was read
+        event = await services.bus.acall(Find(stream_topic(session_id), superseded_id(message_id)))
+        if event is not None and not event.erased:
+            fold.supersede(event.payload)
+    body = {"session_id": session_id, "messages": fold.lines, "next_since": after, "has_more": after < last}
+    return json_response(body)
 
 
 def _add_lines(fold: TranscriptFold, page: Page, limit: int) -> tuple[int, int]:
@@ -204,29 +195,24 @@ AtSeq = Annotated[
 ]
 
 
-def _files_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-
-    @routes.get(
-        "/sdk/session/{session_id:id}/files/{sha256}",
-        operation_id="get_file",
-        response_class=Response,
-        responses={200: FILE_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
-    )
-    async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
-        """Return a file that an event of the session shows."""
-        services = services_of(request)
-        session = await get_session(services, session_id, caller(request))
-        description = await _find_attachment(services, session.session_id, sha256, seq)
-        if description is None:
-            raise _unknown_file(sha256)
-        try:
-            data = await services.bus.acall(GetBlob(sha256))
-        except BlobMissing:
-            raise _unknown_file(sha256) from None
-        return Response(data, headers=headers_of(description))
-
-    return routes
+@router.get(
+    "/sdk/session/{session_id:id}/files/{sha256}",
+    operation_id="get_file",
+    response_class=Response,
+    responses={200: FILE_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
+)
+async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
+    """Return a file that an event of the session shows."""
+    services = services_of(request)
+    session = await get_session(services, session_id, caller(request))
+    description = await _find_attachment(services, session.session_id, sha256, seq)
+    if description is None:
+        raise _unknown_file(sha256)
+    try:
+        data = await services.bus.acall(GetBlob(sha256))
+    except BlobMissing:
+        raise _unknown_file(sha256) from None
+    return Response(data, headers=headers_of(description))
 
 
 async def _find_attachment(services: Services, session_id: str, sha256: str, seq: int | None) -> JsonObject | None:
@@ -262,7 +248,3 @@ def headers_of(description: JsonObject) -> dict[str, str]:
 
 def _unknown_file(sha256: str) -> Problem:
     return Problem(404, "unknown_file", f"no message of this session shows a file {sha256}")
-
-
-def router() -> APIRouter:
-    return join_routers(_events_routes, _files_routes)

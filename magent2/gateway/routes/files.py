@@ -68,42 +68,34 @@ UPLOAD_BODY: JsonObject = {
 }
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["files"])
-    _upload_route(routes)
-    _list_route(routes)
-    _file_routes(routes)
-    return routes
+router = APIRouter(prefix=API, tags=["files"])
 
 
-def _upload_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/files",
-        operation_id="upload_file",
-        status_code=201,
-        response_model=FileInfo,
-        responses=problems(*ACCESS_ERRORS, 400, 408, 409, 413, 415, 422, 501, 507),
-        openapi_extra=UPLOAD_BODY,
-    )
-    async def upload(
-        request: Request,
-        name: Annotated[
-            str | None, Query(max_length=1000, description="of the file, if the body is not a form")
-        ] = None,
-        idempotency_key: Annotated[
-            str | None,
-            Header(alias="Idempotency-Key", min_length=1, max_length=KEY_MAX_CHARS, description="one file per key"),
-        ] = None,
-    ) -> FileInfo:
-        """Upload a file: as the field `file` of a form (`curl -F file=@photo.png`), or as the body itself.
+@router.post(
+    "/files",
+    operation_id="upload_file",
+    status_code=201,
+    response_model=FileInfo,
+    responses=problems(*ACCESS_ERRORS, 400, 408, 409, 413, 415, 422, 501, 507),
+    openapi_extra=UPLOAD_BODY,
+)
+async def upload(
+    request: Request,
+    name: Annotated[str | None, Query(max_length=1000, description="of the file, if the body is not a form")] = None,
+    idempotency_key: Annotated[
+        str | None,
+        Header(alias="Idempotency-Key", min_length=1, max_length=KEY_MAX_CHARS, description="one file per key"),
+    ] = None,
+) -> FileInfo:
+    """Upload a file: as the field `file` of a form (`curl -F file=@photo.png`), or as the body itself.
 
-        The type is found from the content. A type that the request declares must not contradict it.
-        The same `Idempotency-Key` with the same content is the same file.
-        """
-        services = services_of(request)
-        stored = await receive_file(services, request, caller(request), name, idempotency_key)
-        add_audit_ids(request.scope, file_id=stored.file_id)
-        return file_info(stored)
+    The type is found from the content. A type that the request declares must not contradict it.
+    The same `Idempotency-Key` with the same content is the same file.
+    """
+    services = services_of(request)
+    stored = await receive_file(services, request, caller(request), name, idempotency_key)
+    add_audit_ids(request.scope, file_id=stored.file_id)
+    return file_info(stored)
 
 
 async def receive_file(
@@ -146,70 +138,68 @@ async def _abort(upload: Upload) -> None:
         )
 
 
-def _list_route(routes: APIRouter) -> None:
-    @routes.get("/files", operation_id="list_files", responses=problems(*ACCESS_ERRORS, 422, 501))
-    async def list_all(
-        request: Request,
-        limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
-        before: Annotated[
-            str | None,
-            Query(
-                max_length=CURSOR_MAX_CHARS,
-                description="`next` of the page before",
-                json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
-            ),
-        ] = None,
-        owner: Annotated[
-            str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")
-        ] = None,
-    ) -> FileList:
-        """List the caller's files, newest first. A page may be short and not be the last."""
-        services = services_of(request)
-        principal = caller(request)
-        place = None if before is None else decode_list_cursor(before)
-        maximum = services.limits.file_max_bytes
-        if owner is not None and not principal.owns(owner):
-            return FileList(files=[], next=None, file_max_bytes=maximum)
-        whose = owner if principal.admin else principal.name
-        found, more = await list_files(
-            Log(services.bus), None if whose is None else check_name(whose, "owner"), place, limit
-        )
-        cursor = None if more is None else encode_list_cursor(more)
-        return FileList(files=[file_info(file) for file in found], next=cursor, file_max_bytes=maximum)
-
-
-def _file_routes(routes: APIRouter) -> None:
-    @routes.get("/files/{file_id:id}", operation_id="get_file_info", responses=problems(*ACCESS_ERRORS, 404, 422, 501))
-    async def show(file_id: FileId, request: Request) -> FileInfo:
-        """Describe a file."""
-        services = services_of(request)
-        return file_info(await owned_file(services, file_id, caller(request)))
-
-    @routes.get(
-        "/files/{file_id:id}/content",
-        operation_id="download_file",
-        response_class=Response,
-        responses={200: FILE_RESPONSE, **problems(*ACCESS_ERRORS, 404, 422, 501)},
+@router.get("/files", operation_id="list_files", responses=problems(*ACCESS_ERRORS, 422, 501))
+async def list_all(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
+    before: Annotated[
+        str | None,
+        Query(
+            max_length=CURSOR_MAX_CHARS,
+            description="`next` of the page before",
+            json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
+        ),
+    ] = None,
+    owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")] = None,
+) -> FileList:
+    """List the caller's files, newest first. A page may be short and not be the last."""
+    services = services_of(request)
+    principal = caller(request)
+    place = None if before is None else decode_list_cursor(before)
+    maximum = services.limits.file_max_bytes
+    if owner is not None and not principal.owns(owner):
+        return FileList(files=[], next=None, file_max_bytes=maximum)
+    whose = owner if principal.admin else principal.name
+    found, more = await list_files(
+        Log(services.bus), None if whose is None else check_name(whose, "owner"), place, limit
     )
-    async def content(file_id: FileId, request: Request) -> Response:
-        """Return the content of a file, as an attachment."""
-        services = services_of(request)
-        file = await owned_file(services, file_id, caller(request))
-        headers = {**headers_of({"name": file.name, "media_type": file.media_type}), "Content-Length": str(file.size)}
-        return StreamingResponse(read_chunks(Log(services.bus), file), headers=headers)
+    cursor = None if more is None else encode_list_cursor(more)
+    return FileList(files=[file_info(file) for file in found], next=cursor, file_max_bytes=maximum)
 
-    @routes.delete(
-        "/files/{file_id:id}",
-        operation_id="delete_file",
-        status_code=204,
-        responses=problems(*ACCESS_ERRORS, 404, 422, 501, 507),
-    )
-    async def delete(file_id: FileId, request: Request) -> Response:
-        """Delete a file and its content. Messages that had it keep its name."""
-        services = services_of(request)
-        file = await owned_file(services, file_id, caller(request))
-        await delete_file(Log(services.bus), file.file_id)
-        return Response(status_code=204)
+
+@router.get("/files/{file_id:id}", operation_id="get_file_info", responses=problems(*ACCESS_ERRORS, 404, 422, 501))
+async def show(file_id: FileId, request: Request) -> FileInfo:
+    """Describe a file."""
+    services = services_of(request)
+    return file_info(await owned_file(services, file_id, caller(request)))
+
+
+@router.get(
+    "/files/{file_id:id}/content",
+    operation_id="download_file",
+    response_class=Response,
+    responses={200: FILE_RESPONSE, **problems(*ACCESS_ERRORS, 404, 422, 501)},
+)
+async def content(file_id: FileId, request: Request) -> Response:
+    """Return the content of a file, as an attachment."""
+    services = services_of(request)
+    file = await owned_file(services, file_id, caller(request))
+    headers = {**headers_of({"name": file.name, "media_type": file.media_type}), "Content-Length": str(file.size)}
+    return StreamingResponse(read_chunks(Log(services.bus), file), headers=headers)
+
+
+@router.delete(
+    "/files/{file_id:id}",
+    operation_id="delete_file",
+    status_code=204,
+    responses=problems(*ACCESS_ERRORS, 404, 422, 501, 507),
+)
+async def delete(file_id: FileId, request: Request) -> Response:
+    """Delete a file and its content. Messages that had it keep its name."""
+    services = services_of(request)
+    file = await owned_file(services, file_id, caller(request))
+    await delete_file(Log(services.bus), file.file_id)
+    return Response(status_code=204)
 
 
 def file_info(file: StoredFile) -> FileInfo:

@@ -23,7 +23,6 @@ from magent2.gateway.routes.dependencies import (
     caller,
     check_text,
     get_session,
-    join_routers,
     json_body,
     json_response,
     parse_body,
@@ -54,49 +53,46 @@ from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
 from magent2.sessions.stream import FlatEvent, flat_event
 from magent2.sessions.superseding import Replacement, find_replacement, replace_answer
 
+router = APIRouter(prefix=API, tags=["sessions"])
 
-def _messages_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
 
-    @routes.post(
-        "/sdk/session/message",
-        operation_id="send_message",
-        response_model=MessageResponse,
-        responses={
-            202: {
-                "model": AcceptedResponse,
-                "description": "Accepted, or still under way: follow the session after `seq`",
-            },
-            **problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 502, 507),
+@router.post(
+    "/sdk/session/message",
+    operation_id="send_message",
+    response_model=MessageResponse,
+    responses={
+        202: {
+            "model": AcceptedResponse,
+            "description": "Accepted, or still under way: follow the session after `seq`",
         },
-        openapi_extra=json_body(MessageRequest),
-    )
-    async def message(request: Request) -> Response:
-        """Send a message to the session's active agent and wait for the answer.
+        **problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 502, 507),
+    },
+    openapi_extra=json_body(MessageRequest),
+)
+async def message(request: Request) -> Response:
+    """Send a message to the session's active agent and wait for the answer.
 
-        `client_message_id` makes it idempotent: a repeat gets the same answer, another text with the same id is 409.
-        If the answer takes longer than the gateway waits, the response is 202 `in_progress`.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, MessageRequest)
-        add_audit_ids(request.scope, session_id=body.session_id)
-        principal = caller(request)
-        text = check_text(body.user_input, services, may_be_blank=bool(body.attachments))
-        session = await get_session(services, body.session_id, principal)
-        delivered = await _post(services, session, principal, text, body)
-        add_audit_ids(request.scope, envelope_id=delivered.envelope_id)
-        if delivered.appended.repeat:
-            await _check_not_replaced(services, session.session_id, delivered.envelope_id)
-        outcome = MessageOutcome(delivered.envelope_id)
-        seq = delivered.appended.seqs[-1]
-        if not body.wait and not delivered.appended.repeat:
-            return accepted_response(services, session.session_id, delivered, "accepted", seq)
-        max_s = services.limits.wait_max_s if body.wait else 0.0
-        if await services.replies.wait(session.session_id, seq - 1, outcome, max_s):
-            return reply_response(session.session_id, seq, outcome)
-        return accepted_response(services, session.session_id, delivered, "in_progress", seq)
-
-    return routes
+    `client_message_id` makes it idempotent: a repeat gets the same answer, another text with the same id is 409.
+    If the answer takes longer than the gateway waits, the response is 202 `in_progress`.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, MessageRequest)
+    add_audit_ids(request.scope, session_id=body.session_id)
+    principal = caller(request)
+    text = check_text(body.user_input, services, may_be_blank=bool(body.attachments))
+    session = await get_session(services, body.session_id, principal)
+    delivered = await _post(services, session, principal, text, body)
+    add_audit_ids(request.scope, envelope_id=delivered.envelope_id)
+    if delivered.appended.repeat:
+        await _check_not_replaced(services, session.session_id, delivered.envelope_id)
+    outcome = MessageOutcome(delivered.envelope_id)
+    seq = delivered.appended.seqs[-1]
+    if not body.wait and not delivered.appended.repeat:
+        return accepted_response(services, session.session_id, delivered, "accepted", seq)
+    max_s = services.limits.wait_max_s if body.wait else 0.0
+    if await services.replies.wait(session.session_id, seq - 1, outcome, max_s):
+        return reply_response(session.session_id, seq, outcome)
+    return accepted_response(services, session.session_id, delivered, "in_progress", seq)
 
 
 def envelope_id_for(session_id: str, key: str | None) -> str:
@@ -193,43 +189,41 @@ def accepted_response(
     return json_response(answer, 202)
 
 
-def _replacing_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-    responses = problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507)
+REPLACING_RESPONSES = problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507)
 
-    @routes.post(
-        "/sdk/session/{session_id:id}/regenerate",
-        operation_id="regenerate_answer",
-        status_code=202,
-        response_model=AcceptedResponse,
-        responses=responses,
-        openapi_extra=json_body(RegenerateRequest, required=False),
-    )
-    async def regenerate(session_id: SessionId, request: Request) -> Response:
-        """Answer the last message again. The answer so far stays on the log; views and later runs leave it out.
 
-        Refused with 409 `busy` while a message waits or is being answered. The body is optional.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, RegenerateRequest, may_be_empty=True)
-        return await _replace(services, request, session_id, body.client_message_id)
+@router.post(
+    "/sdk/session/{session_id:id}/regenerate",
+    operation_id="regenerate_answer",
+    status_code=202,
+    response_model=AcceptedResponse,
+    responses=REPLACING_RESPONSES,
+    openapi_extra=json_body(RegenerateRequest, required=False),
+)
+async def regenerate(session_id: SessionId, request: Request) -> Response:
+    """Answer the last message again. The answer so far stays on the log; views and later runs leave it out.
 
-    @routes.post(
-        "/sdk/session/{session_id:id}/edit",
-        operation_id="edit_message",
-        status_code=202,
-        response_model=AcceptedResponse,
-        responses=responses,
-        openapi_extra=json_body(EditRequest),
-    )
-    async def edit(session_id: SessionId, request: Request) -> Response:
-        """Replace the last message of a person by another text, and answer that. See `regenerate`."""
-        services = services_of(request)
-        body = await parse_body(request, services, EditRequest)
-        text = check_text(body.text, services)
-        return await _replace(services, request, session_id, body.client_message_id, text, body.message_id)
+    Refused with 409 `busy` while a message waits or is being answered. The body is optional.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, RegenerateRequest, may_be_empty=True)
+    return await _replace(services, request, session_id, body.client_message_id)
 
-    return routes
+
+@router.post(
+    "/sdk/session/{session_id:id}/edit",
+    operation_id="edit_message",
+    status_code=202,
+    response_model=AcceptedResponse,
+    responses=REPLACING_RESPONSES,
+    openapi_extra=json_body(EditRequest),
+)
+async def edit(session_id: SessionId, request: Request) -> Response:
+    """Replace the last message of a person by another text, and answer that. See `regenerate`."""
+    services = services_of(request)
+    body = await parse_body(request, services, EditRequest)
+    text = check_text(body.text, services)
+    return await _replace(services, request, session_id, body.client_message_id, text, body.message_id)
 
 
 async def _replace(
@@ -259,53 +253,45 @@ Wait = Annotated[
 ]
 
 
-def _steering_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-    _steering(routes)
-    _receipts(routes)
-    return routes
+@router.post(
+    "/sdk/session/{session_id:id}/steer",
+    operation_id="steer_session",
+    status_code=202,
+    response_model=SteerResponse,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
+    openapi_extra=json_body(SteerRequest),
+)
+async def steer(session_id: SessionId, request: Request) -> Response:
+    """Add a message to active runs. Their next model request contains it.
 
-
-def _steering(routes: APIRouter) -> None:
-    @routes.post(
-        "/sdk/session/{session_id:id}/steer",
-        operation_id="steer_session",
-        status_code=202,
-        response_model=SteerResponse,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
-        openapi_extra=json_body(SteerRequest),
+    Without `target` it goes to every agent with an active run. If there is none, it starts a run of the active
+    agent, or is refused with `require_active`. `receipt_id` identifies it in receipts.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, SteerRequest)
+    add_audit_ids(request.scope, target=body.target)
+    if not body.text.strip():
+        raise Problem(422, "blank", "a steer needs some text in 'text'")
+    principal = caller(request)
+    session = await get_session(services, session_id, principal)
+    envelope = _steer_envelope(session, principal, body)
+    add_audit_ids(request.scope, session_id=session_id, envelope_id=envelope.id)
+    delivered = await services.sessions.steer(
+        envelope,
+        send_options(services, session, principal),
+        require_active=body.require_active,
+        history_reader=services.histories.read_with,
     )
-    async def steer(session_id: SessionId, request: Request) -> Response:
-        """Add a message to active runs. Their next model request contains it.
-
-        Without `target` it goes to every agent with an active run. If there is none, it starts a run of the active
-        agent, or is refused with `require_active`. `receipt_id` identifies it in receipts.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, SteerRequest)
-        add_audit_ids(request.scope, target=body.target)
-        if not body.text.strip():
-            raise Problem(422, "blank", "a steer needs some text in 'text'")
-        principal = caller(request)
-        session = await get_session(services, session_id, principal)
-        envelope = _steer_envelope(session, principal, body)
-        add_audit_ids(request.scope, session_id=session_id, envelope_id=envelope.id)
-        delivered = await services.sessions.steer(
-            envelope,
-            send_options(services, session, principal),
-            require_active=body.require_active,
-            history_reader=services.histories.read_with,
-        )
-        (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
-        answer: dict[str, object] = {
-            "status": "accepted",
-            "session_id": session_id,
-            "receipt_id": envelope.id,
-            "seq": delivered.appended.seqs[-1],
-        }
-        if (notice := paused_notice(delivered)) is not None:
-            answer["notice"] = notice
-        return json_response(answer, 202)
+    (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
+    answer: dict[str, object] = {
+        "status": "accepted",
+        "session_id": session_id,
+        "receipt_id": envelope.id,
+        "seq": delivered.appended.seqs[-1],
+    }
+    if (notice := paused_notice(delivered)) is not None:
+        answer["notice"] = notice
+    return json_response(answer, 202)
 
 
 def _steer_envelope(session: Session, principal: Principal, body: SteerRequest) -> MessageEnvelope:
@@ -321,25 +307,24 @@ def _steer_envelope(session: Session, principal: Principal, body: SteerRequest) 
     )
 
 
-def _receipts(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}/receipts/{receipt_id:id}",
-        operation_id="get_receipt",
-        response_model=MessageReceipt,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
-    )
-    async def receipt(
-        session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
-    ) -> dict[str, object]:
-        """Return the progress of a message: accepted, seen, answered or dead."""
-        services = services_of(request)
-        session = await get_session(services, session_id, caller(request))
+@router.get(
+    "/sdk/session/{session_id:id}/receipts/{receipt_id:id}",
+    operation_id="get_receipt",
+    response_model=MessageReceipt,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
+)
+async def receipt(
+    session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
+) -> dict[str, object]:
+    """Return the progress of a message: accepted, seen, answered or dead."""
+    services = services_of(request)
+    session = await get_session(services, session_id, caller(request))
+    progress = await _progress(services, session_id, receipt_id)
+    if progress.status == "accepted" and wait_s > 0:
+        max_s = min(wait_s, services.limits.wait_max_s)
+        await services.replies.wait(session_id, session.last, ReceiptReader(receipt_id), max_s)
         progress = await _progress(services, session_id, receipt_id)
-        if progress.status == "accepted" and wait_s > 0:
-            max_s = min(wait_s, services.limits.wait_max_s)
-            await services.replies.wait(session_id, session.last, ReceiptReader(receipt_id), max_s)
-            progress = await _progress(services, session_id, receipt_id)
-        return _receipt_info(session_id, receipt_id, progress)
+    return _receipt_info(session_id, receipt_id, progress)
 
 
 async def _progress(services: Services, session_id: str, receipt_id: str) -> MessageProgress:
@@ -376,7 +361,3 @@ def _receipt_info(session_id: str, receipt_id: str, progress: MessageProgress) -
             for one in progress.receipts
         ],
     }
-
-
-def router() -> APIRouter:
-    return join_routers(_messages_routes, _replacing_routes, _steering_routes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -52,10 +53,11 @@ MOVED = (
 )
 
 
-def router() -> APIRouter:
-    """Return the redirects, for every method. The OpenAPI document does not list them."""
-    routes = APIRouter()
+def _redirects() -> Iterator[Route]:
     for moved in MOVED:
         paths = [moved.old, f"{moved.old}/{{rest:path}}"] if moved.new_item else [moved.old]
-        routes.routes.extend(Route(path, moved, include_in_schema=False) for path in paths)
-    return routes
+        yield from (Route(path, moved, include_in_schema=False) for path in paths)
+
+
+# The redirects, for every method. The OpenAPI document does not list them.
+router = APIRouter(routes=list(_redirects()))

@@ -68,7 +68,8 @@ def page_is_built() -> bool:
     return (files("magent2") / "web" / INDEX).is_file()
 
 
-def router(built: Traversable | None = None) -> APIRouter:
+def page_router(built: Traversable | None = None) -> APIRouter:
+    """Return the routes of the page. `built` is its folder, by default that of the package."""
     routes = APIRouter(include_in_schema=False)
     plain = files("magent2.gateway") / "page"
     page_folder = files("magent2") / "web" if built is None else built

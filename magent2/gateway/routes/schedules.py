@@ -76,61 +76,54 @@ OWN_SESSION_PREFIX = "schedule-"  # of the id of a session that was created with
 ScheduleId = Annotated[str, Path(min_length=1, max_length=SCHEDULE_ID_MAX_CHARS)]
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["schedules"])
-    _collection_routes(routes)
-    _schedule_routes(routes)
-    _change_routes(routes)
-    return routes
+router = APIRouter(prefix=API, tags=["schedules"])
 
 
-def _collection_routes(routes: APIRouter) -> None:
-    @routes.post(
-        "/schedules",
-        operation_id="create_schedule",
-        status_code=201,
-        response_model=ScheduleDetail,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
-        openapi_extra=json_body(ScheduleRequest),
+@router.post(
+    "/schedules",
+    operation_id="create_schedule",
+    status_code=201,
+    response_model=ScheduleDetail,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
+    openapi_extra=json_body(ScheduleRequest),
+)
+async def create(request: Request) -> ScheduleDetail:
+    """Create a schedule: exactly one of `at`, `in` and `cron` says when its message is sent."""
+    services = services_of(request)
+    body = await parse_body(request, services, ScheduleRequest)
+    principal = caller(request)
+    schedule_id = body.schedule_id or uuid.uuid4().hex
+    add_audit_ids(request.scope, schedule_id=schedule_id, session_id=body.session_id)
+    return await schedule_detail(services, await _create(services, principal, schedule_id, body))
+
+
+@router.get("/schedules", operation_id="list_schedules", responses=problems(*ACCESS_ERRORS, 422, 501))
+async def list_all(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
+    before: Annotated[
+        str | None,
+        Query(
+            max_length=CURSOR_MAX_CHARS,
+            description="`next` of the page before",
+            json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
+        ),
+    ] = None,
+    session_id: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this session")] = None,
+    owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")] = None,
+) -> ScheduleList:
+    """List the caller's schedules, most recently changed first. A page may be short and not be the last."""
+    services = services_of(request)
+    principal = caller(request)
+    place = None if before is None else decode_list_cursor(before)
+    if owner is not None and not principal.owns(owner):
+        return ScheduleList(schedules=[], next=None)
+    whose = owner if principal.admin else principal.name
+    found, more = await list_schedules(
+        Log(services.bus), None if whose is None else check_name(whose, "owner"), place, limit
     )
-    async def create(request: Request) -> ScheduleDetail:
-        """Create a schedule: exactly one of `at`, `in` and `cron` says when its message is sent."""
-        services = services_of(request)
-        body = await parse_body(request, services, ScheduleRequest)
-        principal = caller(request)
-        schedule_id = body.schedule_id or uuid.uuid4().hex
-        add_audit_ids(request.scope, schedule_id=schedule_id, session_id=body.session_id)
-        return await schedule_detail(services, await _create(services, principal, schedule_id, body))
-
-    @routes.get("/schedules", operation_id="list_schedules", responses=problems(*ACCESS_ERRORS, 422, 501))
-    async def list_all(
-        request: Request,
-        limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
-        before: Annotated[
-            str | None,
-            Query(
-                max_length=CURSOR_MAX_CHARS,
-                description="`next` of the page before",
-                json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
-            ),
-        ] = None,
-        session_id: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this session")] = None,
-        owner: Annotated[
-            str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")
-        ] = None,
-    ) -> ScheduleList:
-        """List the caller's schedules, most recently changed first. A page may be short and not be the last."""
-        services = services_of(request)
-        principal = caller(request)
-        place = None if before is None else decode_list_cursor(before)
-        if owner is not None and not principal.owns(owner):
-            return ScheduleList(schedules=[], next=None)
-        whose = owner if principal.admin else principal.name
-        found, more = await list_schedules(
-            Log(services.bus), None if whose is None else check_name(whose, "owner"), place, limit
-        )
-        shown = [schedule_info(one) for one in found if session_id is None or one.session_id == session_id]
-        return ScheduleList(schedules=shown, next=None if more is None else encode_list_cursor(more))
+    shown = [schedule_info(one) for one in found if session_id is None or one.session_id == session_id]
+    return ScheduleList(schedules=shown, next=None if more is None else encode_list_cursor(more))
 
 
 async def _create(services: Services, principal: Principal, schedule_id: str, body: ScheduleRequest) -> Schedule:
@@ -191,60 +184,63 @@ async def _own_session(services: Services, principal: Principal, schedule_id: st
     return await services.sessions.create(session_id, principal.name, {"active_agent": body.agent})
 
 
-def _schedule_routes(routes: APIRouter) -> None:
-    responses = problems(*ACCESS_ERRORS, 404, 422, 501)
-
-    @routes.get("/schedules/{schedule_id:id}", operation_id="get_schedule", responses=responses)
-    async def show(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
-        """Return a schedule, with its text and its last slots."""
-        services = services_of(request)
-        return await schedule_detail(services, await owned_schedule(services, schedule_id, caller(request)))
-
-    @routes.delete(
-        "/schedules/{schedule_id:id}",
-        operation_id="delete_schedule",
-        status_code=204,
-        responses=problems(*ACCESS_ERRORS, 404, 422, 501, 507),
-    )
-    async def delete(schedule_id: ScheduleId, request: Request) -> Response:
-        """Delete a schedule. Messages that it has sent stay."""
-        services = services_of(request)
-        schedule = await owned_schedule(services, schedule_id, caller(request))
-        await delete_schedule(Log(services.bus), schedule.schedule_id)
-        return Response(status_code=204)
+READ_RESPONSES = problems(*ACCESS_ERRORS, 404, 422, 501)
 
 
-def _change_routes(routes: APIRouter) -> None:
-    responses = problems(*ACCESS_ERRORS, 404, 409, 422, 501, 507)
+@router.get("/schedules/{schedule_id:id}", operation_id="get_schedule", responses=READ_RESPONSES)
+async def show(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
+    """Return a schedule, with its text and its last slots."""
+    services = services_of(request)
+    return await schedule_detail(services, await owned_schedule(services, schedule_id, caller(request)))
 
-    @routes.post("/schedules/{schedule_id:id}/pause", operation_id="pause_schedule", responses=responses)
-    async def pause(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
-        """Pause a schedule. Slots until it is resumed are not sent, now or later."""
-        services = services_of(request)
-        schedule = await owned_schedule(services, schedule_id, caller(request))
-        return await schedule_detail(services, await pause_schedule(Log(services.bus), schedule.schedule_id))
 
-    @routes.post("/schedules/{schedule_id:id}/resume", operation_id="resume_schedule", responses=responses)
-    async def resume(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
-        """Resume a paused schedule, with its next slot."""
-        services = services_of(request)
-        schedule = await owned_schedule(services, schedule_id, caller(request))
-        return await schedule_detail(services, await resume_schedule(Log(services.bus), schedule.schedule_id))
+@router.delete(
+    "/schedules/{schedule_id:id}",
+    operation_id="delete_schedule",
+    status_code=204,
+    responses=problems(*ACCESS_ERRORS, 404, 422, 501, 507),
+)
+async def delete(schedule_id: ScheduleId, request: Request) -> Response:
+    """Delete a schedule. Messages that it has sent stay."""
+    services = services_of(request)
+    schedule = await owned_schedule(services, schedule_id, caller(request))
+    await delete_schedule(Log(services.bus), schedule.schedule_id)
+    return Response(status_code=204)
 
-    @routes.post(
-        "/schedules/{schedule_id:id}/run",
-        operation_id="run_schedule",
-        status_code=202,
-        response_model=AcceptedResponse,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
-        openapi_extra=json_body(RunScheduleRequest, required=False),
-    )
-    async def run(schedule_id: ScheduleId, request: Request) -> Response:
-        """Send the message of a schedule now, also if it is paused or has ended. Its slots stay as they are."""
-        services = services_of(request)
-        body = await parse_body(request, services, RunScheduleRequest, may_be_empty=True)
-        schedule = await owned_schedule(services, schedule_id, caller(request))
-        return await _run_now(services, request, schedule, body.client_message_id or str(uuid.uuid4()))
+
+CHANGE_RESPONSES = problems(*ACCESS_ERRORS, 404, 409, 422, 501, 507)
+
+
+@router.post("/schedules/{schedule_id:id}/pause", operation_id="pause_schedule", responses=CHANGE_RESPONSES)
+async def pause(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
+    """Pause a schedule. Slots until it is resumed are not sent, now or later."""
+    services = services_of(request)
+    schedule = await owned_schedule(services, schedule_id, caller(request))
+    return await schedule_detail(services, await pause_schedule(Log(services.bus), schedule.schedule_id))
+
+
+@router.post("/schedules/{schedule_id:id}/resume", operation_id="resume_schedule", responses=CHANGE_RESPONSES)
+async def resume(schedule_id: ScheduleId, request: Request) -> ScheduleDetail:
+    """Resume a paused schedule, with its next slot."""
+    services = services_of(request)
+    schedule = await owned_schedule(services, schedule_id, caller(request))
+    return await schedule_detail(services, await resume_schedule(Log(services.bus), schedule.schedule_id))
+
+
+@router.post(
+    "/schedules/{schedule_id:id}/run",
+    operation_id="run_schedule",
+    status_code=202,
+    response_model=AcceptedResponse,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
+    openapi_extra=json_body(RunScheduleRequest, required=False),
+)
+async def run(schedule_id: ScheduleId, request: Request) -> Response:
+    """Send the message of a schedule now, also if it is paused or has ended. Its slots stay as they are."""
+    services = services_of(request)
+    body = await parse_body(request, services, RunScheduleRequest, may_be_empty=True)
+    schedule = await owned_schedule(services, schedule_id, caller(request))
+    return await _run_now(services, request, schedule, body.client_message_id or str(uuid.uuid4()))
 
 
 async def _run_now(services: Services, request: Request, schedule: Schedule, key: str) -> Response:

@@ -66,32 +66,30 @@ class SendEndpoint:
         await send({"type": "http.response.body", "body": answer})
 
 
-def router() -> APIRouter:
-    """Return the route for the OpenAPI document; `SendEndpoint` answers the requests."""
-    routes = APIRouter(tags=["messages"])
+# The route for the OpenAPI document. `SendEndpoint` answers the requests.
+router = APIRouter(tags=["messages"])
 
-    @routes.post(
-        SEND_PATH,
-        operation_id="send_envelope",
-        response_class=Response,
-        responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
-        openapi_extra={"requestBody": envelope_body()},
-    )
-    async def send(
-        request: Request,
-        when_busy: Annotated[
-            WhenBusy,
-            Query(
-                description="what to do while another message of the conversation waits or is being answered: wait"
-                " (`queue`), join its run (`steer`), stop its run first (`interrupt`), or refuse with 409 (`reject`)"
-            ),
-        ] = "queue",
-    ) -> Response:
-        """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
-        services = services_of(request)
-        return Response(await deliver(services, request.scope, request.receive), media_type=JSON)
 
-    return routes
+@router.post(
+    SEND_PATH,
+    operation_id="send_envelope",
+    response_class=Response,
+    responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
+    openapi_extra={"requestBody": envelope_body()},
+)
+async def send(
+    request: Request,
+    when_busy: Annotated[
+        WhenBusy,
+        Query(
+            description="what to do while another message of the conversation waits or is being answered: wait"
+            " (`queue`), join its run (`steer`), stop its run first (`interrupt`), or refuse with 409 (`reject`)"
+        ),
+    ] = "queue",
+) -> Response:
+    """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
+    services = services_of(request)
+    return Response(await deliver(services, request.scope, request.receive), media_type=JSON)
 
 
 async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:

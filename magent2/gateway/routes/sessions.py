@@ -62,44 +62,37 @@ SCAN_PAGE = 500
 SCAN_PAGES_MAX = 10  # pages of the list that one search or count may read
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
-    _create_route(routes)
-    _list_route(routes)
-    _usage_route(routes)
-    _session_routes(routes)
-    return routes
+router = APIRouter(prefix=API, tags=["sessions"])
 
 
-def _create_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/sdk/session/create",
-        operation_id="create_session",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 410, 507),
-        openapi_extra=json_body(SessionRequest),
+@router.post(
+    "/sdk/session/create",
+    operation_id="create_session",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 410, 507),
+    openapi_extra=json_body(SessionRequest),
+)
+async def create(request: Request) -> SessionSettings:
+    """Create a session with these settings, or change them from its next run on.
+
+    A change writes one `session` event with the names of the changed settings. Writes nothing if they are already
+    set.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, SessionRequest)
+    session_id = f"s-{uuid.uuid4().hex}" if body.session_id is None else body.session_id
+    add_audit_ids(request.scope, session_id=session_id)
+    principal = caller(request)
+    change = await _change(services, session_id, principal, body)
+    made = await services.sessions.configure(session_id, principal, change)
+    own = made.settings["agents"].get(change.agent, {})
+    agent = services.catalogue.roster.agent(change.scenario_id, change.agent)
+    return SessionSettings(
+        session_id=session_id,
+        agent_name=change.agent,
+        model=own.get("model") or next(iter(agent.model_names), None),
+        tools=services.catalogue.tools_of(agent, own.get("model")),
+        overlay=made.settings.get("overlay"),
     )
-    async def create(request: Request) -> SessionSettings:
-        """Create a session with these settings, or change them from its next run on.
-
-        A change writes one `session` event with the names of the changed settings. Writes nothing if they are already
-        set.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, SessionRequest)
-        session_id = f"s-{uuid.uuid4().hex}" if body.session_id is None else body.session_id
-        add_audit_ids(request.scope, session_id=session_id)
-        principal = caller(request)
-        change = await _change(services, session_id, principal, body)
-        made = await services.sessions.configure(session_id, principal, change)
-        own = made.settings["agents"].get(change.agent, {})
-        agent = services.catalogue.roster.agent(change.scenario_id, change.agent)
-        return SessionSettings(
-            session_id=session_id,
-            agent_name=change.agent,
-            model=own.get("model") or next(iter(agent.model_names), None),
-            tools=services.catalogue.tools_of(agent, own.get("model")),
-            overlay=made.settings.get("overlay"),
-        )
 
 
 async def _change(services: Services, session_id: str, principal: Principal, body: SessionRequest) -> SessionChange:
@@ -128,57 +121,55 @@ async def _change(services: Services, session_id: str, principal: Principal, bod
     )
 
 
-def _list_route(routes: APIRouter) -> None:
-    @routes.get("/sdk/sessions", operation_id="list_sessions", responses=problems(*ACCESS_ERRORS, 422))
-    async def list_sessions(
-        request: Request,
-        q: Annotated[
-            str | None, Query(max_length=200, description="in the title, the first or last message or the id")
-        ] = None,
-        limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
-        before: Annotated[
-            str | None,
-            Query(
-                max_length=CURSOR_MAX_CHARS,
-                description="`next` of the page before",
-                json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
-            ),
-        ] = None,
-        owner: Annotated[
-            str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")
-        ] = None,
-        state: Annotated[
-            SessionState | None,
-            Query(description="only sessions whose last run waits for an approval, is running, or has failed"),
-        ] = None,
-        response_format: ResponseFormat = "api",
-    ) -> SessionList | ConversationPage:
-        """List the caller's sessions, most recently active first. A page may be short and not be the last."""
-        services = services_of(request)
-        principal = caller(request)
-        if owner is not None and not principal.owns(owner):
-            return session_page([], None, response_format)
-        whose = owner if principal.admin else principal.name
-        place = None if before is None else decode_list_cursor(before)
-        found, more = await _search(services, whose, (q or "").strip().casefold(), state, place, limit)
-        return session_page(found, more, response_format)
+@router.get("/sdk/sessions", operation_id="list_sessions", responses=problems(*ACCESS_ERRORS, 422))
+async def list_sessions(
+    request: Request,
+    q: Annotated[
+        str | None, Query(max_length=200, description="in the title, the first or last message or the id")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
+    before: Annotated[
+        str | None,
+        Query(
+            max_length=CURSOR_MAX_CHARS,
+            description="`next` of the page before",
+            json_schema_extra={"pattern": LIST_CURSOR_PATTERN},
+        ),
+    ] = None,
+    owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")] = None,
+    state: Annotated[
+        SessionState | None,
+        Query(description="only sessions whose last run waits for an approval, is running, or has failed"),
+    ] = None,
+    response_format: ResponseFormat = "api",
+) -> SessionList | ConversationPage:
+    """List the caller's sessions, most recently active first. A page may be short and not be the last."""
+    services = services_of(request)
+    principal = caller(request)
+    if owner is not None and not principal.owns(owner):
+        return session_page([], None, response_format)
+    whose = owner if principal.admin else principal.name
+    place = None if before is None else decode_list_cursor(before)
+    found, more = await _search(services, whose, (q or "").strip().casefold(), state, place, limit)
+    return session_page(found, more, response_format)
 
-    @routes.get("/sdk/sessions/counts", operation_id="count_sessions", responses=problems(*ACCESS_ERRORS))
-    async def count_sessions(request: Request) -> SessionCounts:
-        """Count the caller's sessions by the state of their last run."""
-        services = services_of(request)
-        principal = caller(request)
-        owner = None if principal.admin else principal.name
-        counts: Counter[str | None] = Counter()
-        before: tuple[int, str] | None = None
-        for _ in range(SCAN_PAGES_MAX):
-            page, before = await services.sessions.sessions(owner, before, SCAN_PAGE)
-            counts.update(map(session_state, page))
-            if before is None:
-                break
-        return SessionCounts(
-            waiting=counts["waiting"], running=counts["running"], failed=counts["failed"], complete=before is None
-        )
+
+@router.get("/sdk/sessions/counts", operation_id="count_sessions", responses=problems(*ACCESS_ERRORS))
+async def count_sessions(request: Request) -> SessionCounts:
+    """Count the caller's sessions by the state of their last run."""
+    services = services_of(request)
+    principal = caller(request)
+    owner = None if principal.admin else principal.name
+    counts: Counter[str | None] = Counter()
+    before: tuple[int, str] | None = None
+    for _ in range(SCAN_PAGES_MAX):
+        page, before = await services.sessions.sessions(owner, before, SCAN_PAGE)
+        counts.update(map(session_state, page))
+        if before is None:
+            break
+    return SessionCounts(
+        waiting=counts["waiting"], running=counts["running"], failed=counts["failed"], complete=before is None
+    )
 
 
 async def _search(
@@ -211,61 +202,61 @@ def _matches(session: Session, needle: str, state: SessionState | None) -> bool:
     return any(isinstance(text, str) and needle in text.casefold() for text in texts)
 
 
-def _usage_route(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}/usage",
-        operation_id="get_usage",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
-    )
-    async def usage(session_id: SessionId, request: Request) -> SessionUsage:
-        """Return the token usage of the session: of all its runs together, and by agent."""
-        services = services_of(request)
-        await get_session(services, session_id, caller(request))
-        return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
+@router.get(
+    "/sdk/session/{session_id:id}/usage",
+    operation_id="get_usage",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
+)
+async def usage(session_id: SessionId, request: Request) -> SessionUsage:
+    """Return the token usage of the session: of all its runs together, and by agent."""
+    services = services_of(request)
+    await get_session(services, session_id, caller(request))
+    return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
 
 
-def _session_routes(routes: APIRouter) -> None:
-    @routes.get(
-        "/sdk/session/{session_id:id}",
-        operation_id="get_session",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
-    )
-    async def show(
-        session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
-    ) -> SessionInfo | Conversation:
-        """Return a session."""
-        services = services_of(request)
-        session = await get_session(services, session_id, caller(request))
-        if response_format == "api":
-            return await session_info(services, session)
-        history = await services.histories.read(session_id)
-        return conversation_info(session, session_usage(history)["usage"])
+@router.get(
+    "/sdk/session/{session_id:id}",
+    operation_id="get_session",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
+)
+async def show(
+    session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
+) -> SessionInfo | Conversation:
+    """Return a session."""
+    services = services_of(request)
+    session = await get_session(services, session_id, caller(request))
+    if response_format == "api":
+        return await session_info(services, session)
+    history = await services.histories.read(session_id)
+    return conversation_info(session, session_usage(history)["usage"])
 
-    @routes.patch(
-        "/sdk/session/{session_id:id}",
-        operation_id="retitle_session",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
-        openapi_extra=json_body(TitleRequest),
-    )
-    async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
-        """Set the title of a session."""
-        services = services_of(request)
-        body = await parse_body(request, services, TitleRequest)
-        await get_session(services, session_id, caller(request))
-        return await session_info(services, await services.sessions.retitle(session_id, body.title))
 
-    @routes.delete(
-        "/sdk/session/{session_id:id}",
-        operation_id="delete_session",
-        status_code=204,
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501, 507),
-    )
-    async def delete(session_id: SessionId, request: Request) -> Response:
-        """Delete a session permanently: its logs, copies in other logs and its messages."""
-        services = services_of(request)
-        await get_session(services, session_id, caller(request))
-        await services.sessions.delete(session_id)
-        return Response(status_code=204)
+@router.patch(
+    "/sdk/session/{session_id:id}",
+    operation_id="retitle_session",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
+    openapi_extra=json_body(TitleRequest),
+)
+async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
+    """Set the title of a session."""
+    services = services_of(request)
+    body = await parse_body(request, services, TitleRequest)
+    await get_session(services, session_id, caller(request))
+    return await session_info(services, await services.sessions.retitle(session_id, body.title))
+
+
+@router.delete(
+    "/sdk/session/{session_id:id}",
+    operation_id="delete_session",
+    status_code=204,
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501, 507),
+)
+async def delete(session_id: SessionId, request: Request) -> Response:
+    """Delete a session permanently: its logs, copies in other logs and its messages."""
+    services = services_of(request)
+    await get_session(services, session_id, caller(request))
+    await services.sessions.delete(session_id)
+    return Response(status_code=204)
 
 
 async def session_info(services: Services, session: Session) -> SessionInfo:

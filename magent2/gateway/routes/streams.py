@@ -14,7 +14,7 @@ from magent2.bus.records import TopicInfo
 from magent2.gateway.access.auth import Identity, identity_of
 from magent2.gateway.openapi import EVENT_SCHEMA, EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, LastEventId, SessionId, Since, join_routers
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, LastEventId, SessionId, Since
 from magent2.gateway.services import Services, services_of
 from magent2.gateway.streaming.open_streams import EventStream
 from magent2.gateway.streaming.reader import (
@@ -36,39 +36,37 @@ from magent2.gateway.streaming.sse import (
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE
 
+conversation_stream_router = APIRouter(tags=["streams"])
+multi_session_stream_router = APIRouter(prefix=API, tags=["sessions"])
 
-def _conversation_stream_routes() -> APIRouter:
-    routes = APIRouter(tags=["streams"])
 
-    @routes.get(
-        "/stream/{conversation_id:last_id}",
-        operation_id="stream_conversation",
-        response_class=Response,
-        responses={
-            200: EVENT_STREAM_RESPONSE,
-            204: {"description": "The conversation was deleted"},
-            **problems(400, 401, 403, 404, 422, 429, 503),
-        },
+@conversation_stream_router.get(
+    "/stream/{conversation_id:last_id}",
+    operation_id="stream_conversation",
+    response_class=Response,
+    responses={
+        200: EVENT_STREAM_RESPONSE,
+        204: {"description": "The conversation was deleted"},
+        **problems(400, 401, 403, 404, 422, 429, 503),
+    },
+)
+async def stream_conversation(
+    request: Request,
+    conversation_id: SessionId,
+    since: Since = None,
+    kinds: Annotated[str | None, Query(max_length=KINDS_TEXT_MAX_CHARS, description="only these, as a,b")] = None,
+    max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
+    services = services_of(request)
+    stream_request = StreamRequest(
+        check_name(conversation_id, "conversation id"),
+        after=resume_cursor(since, last_event_id),
+        kinds=None if kinds is None else parse_kinds(kinds),
+        max_events=max_events,
     )
-    async def stream(
-        request: Request,
-        conversation_id: SessionId,
-        since: Since = None,
-        kinds: Annotated[str | None, Query(max_length=KINDS_TEXT_MAX_CHARS, description="only these, as a,b")] = None,
-        max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
-        last_event_id: LastEventId = None,
-    ) -> Response:
-        """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
-        services = services_of(request)
-        stream_request = StreamRequest(
-            check_name(conversation_id, "conversation id"),
-            after=resume_cursor(since, last_event_id),
-            kinds=None if kinds is None else parse_kinds(kinds),
-            max_events=max_events,
-        )
-        return EventStream(services.streams, stream_request)
-
-    return routes
+    return EventStream(services.streams, stream_request)
 
 
 def resume_cursor(since: str | None, last_event_id: str | None) -> int | None:
@@ -89,38 +87,33 @@ MULTI_SESSION_RESPONSE = {
 }
 
 
-def _multi_session_stream_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["sessions"])
+@multi_session_stream_router.get(
+    "/stream",
+    operation_id="stream_sessions",
+    response_class=Response,
+    responses={200: MULTI_SESSION_RESPONSE, **problems(*ACCESS_ERRORS, 400, 422)},
+)
+async def stream_sessions(
+    request: Request,
+    session: Annotated[
+        list[str] | None,
+        Query(description=f"`ID:SINCE`, percent-encoded, or `ID` from the beginning; at most {SESSIONS_MAX}"),
+    ] = None,
+    max_events: Annotated[
+        int | None,
+        Query(ge=1, le=MAX_EVENTS_MAX, description="end after this many events, list events included"),
+    ] = None,
+    last_event_id: Annotated[str | None, Header(max_length=CURSORS_MAX_CHARS)] = None,
+) -> Response:
+    """Follow several sessions and the list of sessions.
 
-    @routes.get(
-        "/stream",
-        operation_id="stream_sessions",
-        response_class=Response,
-        responses={200: MULTI_SESSION_RESPONSE, **problems(*ACCESS_ERRORS, 400, 422)},
-    )
-    async def stream(
-        request: Request,
-        session: Annotated[
-            list[str] | None,
-            Query(description=f"`ID:SINCE`, percent-encoded, or `ID` from the beginning; at most {SESSIONS_MAX}"),
-        ] = None,
-        max_events: Annotated[
-            int | None,
-            Query(ge=1, le=MAX_EVENTS_MAX, description="end after this many events, list events included"),
-        ] = None,
-        last_event_id: Annotated[str | None, Header(max_length=CURSORS_MAX_CHARS)] = None,
-    ) -> Response:
-        """Follow several sessions and the list of sessions.
-
-        To change the set of sessions, open a new stream with the cursors of the last `id`. A session that ends, does
-        not exist or is not the caller's gets an `end` event of its own; the others go on.
-        """
-        services = services_of(request)
-        cursors = merge_last_event_id(parse_cursors(session or []), last_event_id)
-        found = await _describe(services, cursors)
-        return MultiSessionStream(services, cursors, found, identity_of(request.scope), max_events)
-
-    return routes
+    To change the set of sessions, open a new stream with the cursors of the last `id`. A session that ends, does
+    not exist or is not the caller's gets an `end` event of its own; the others go on.
+    """
+    services = services_of(request)
+    cursors = merge_last_event_id(parse_cursors(session or []), last_event_id)
+    found = await _describe(services, cursors)
+    return MultiSessionStream(services, cursors, found, identity_of(request.scope), max_events)
 
 
 def merge_last_event_id(cursors: Cursors, last_event_id: str | None) -> dict[str, int | None]:
@@ -177,7 +170,3 @@ class MultiSessionStream(EventStream):
         for name, reason in self._ends.items():
             reader.add_notice(EVENT_FORMAT.end(name, reason))
         return streams.admit(reader)
-
-
-def router() -> APIRouter:
-    return join_routers(_conversation_stream_routes, _multi_session_stream_routes)

@@ -24,7 +24,6 @@ from magent2.gateway.routes.dependencies import (
     caller,
     check_answers,
     get_session,
-    join_routers,
     json_body,
     parse_body,
     scenario_id_of,
@@ -52,38 +51,35 @@ from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import HIDDEN, Session, routing_id
 from magent2.tools.registry import grants_of
 
+agents_router = APIRouter(prefix=API, tags=["team"])
+routing_router = APIRouter(prefix=API, tags=["routing"])
 
-def _agents_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["team"])
 
-    @routes.get("/agents", operation_id="list_agents", responses=problems(*ACCESS_ERRORS, 422))
-    async def agents(request: Request, scenario_id: str | None = None) -> TeamAgentList:
-        """List the agents of the roster or of one scenario, with the tools that they may use."""
-        services = services_of(request)
-        await services.presence.ensure_fresh()
-        roster = services.catalogue.roster
-        if scenario_id is not None:
-            found = list(roster.scenario(scenario_id).agents.values())
-        else:
-            found = list(
-                {name: agent for one in roster.scenarios.values() for name, agent in one.agents.items()}.values()
-            )
-        return TeamAgentList(agents=[_team_agent(services, roster, agent) for agent in found])
+@agents_router.get("/agents", operation_id="list_agents", responses=problems(*ACCESS_ERRORS, 422))
+async def agents(request: Request, scenario_id: str | None = None) -> TeamAgentList:
+    """List the agents of the roster or of one scenario, with the tools that they may use."""
+    services = services_of(request)
+    await services.presence.ensure_fresh()
+    roster = services.catalogue.roster
+    if scenario_id is not None:
+        found = list(roster.scenario(scenario_id).agents.values())
+    else:
+        found = list({name: agent for one in roster.scenarios.values() for name, agent in one.agents.items()}.values())
+    return TeamAgentList(agents=[_team_agent(services, roster, agent) for agent in found])
 
-    @routes.get("/scenarios", operation_id="list_scenarios", responses=problems(*ACCESS_ERRORS))
-    async def scenarios(request: Request) -> ScenarioList:
-        """List the scenarios, and the default scenario of a session."""
-        services = services_of(request)
-        roster = services.catalogue.roster
-        return ScenarioList(
-            scenarios=[
-                ScenarioInfo(id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents])
-                for one in roster.scenarios.values()
-            ],
-            default=roster.default,
-        )
 
-    return routes
+@agents_router.get("/scenarios", operation_id="list_scenarios", responses=problems(*ACCESS_ERRORS))
+async def scenarios(request: Request) -> ScenarioList:
+    """List the scenarios, and the default scenario of a session."""
+    services = services_of(request)
+    roster = services.catalogue.roster
+    return ScenarioList(
+        scenarios=[
+            ScenarioInfo(id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents])
+            for one in roster.scenarios.values()
+        ],
+        default=roster.default,
+    )
 
 
 def _team_agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAgent:
@@ -119,37 +115,29 @@ MAIL_PAGE = 50  # of the last records of a session that are searched for its las
 NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
 
 
-def _routing_routes() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["routing"])
-    _orchestrate_route(routes)
-    _switch_route(routes)
-    return routes
+@routing_router.post(
+    "/orchestrate",
+    operation_id="orchestrate",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
+    openapi_extra=json_body(RouteRequest),
+)
+async def orchestrate(request: Request) -> RouteResponse:
+    """Choose the agent for a text and, in a session, hand the session over to it.
 
-
-def _orchestrate_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/orchestrate",
-        operation_id="orchestrate",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
-        openapi_extra=json_body(RouteRequest),
-    )
-    async def orchestrate(request: Request) -> RouteResponse:
-        """Choose the agent for a text and, in a session, hand the session over to it.
-
-        The supervisor of the scenario decides if it has one and a model is available, else the agents' keywords. A
-        change writes one `handoff` event.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, RouteRequest)
-        add_audit_ids(request.scope, session_id=body.session_id)
-        principal = caller(request)
-        session = None if body.session_id is None else await get_session(services, body.session_id, principal)
-        scenario = _scenario(services, session, body.scenario_id)
-        text = body.last_user_text
-        if text is None:
-            text = "" if session is None else await _last_text(services, session)
-        choice = await _decide(services, scenario, session, text[: services.limits.text_max_chars])
-        return await _apply_decision(services, session, choice)
+    The supervisor of the scenario decides if it has one and a model is available, else the agents' keywords. A
+    change writes one `handoff` event.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, RouteRequest)
+    add_audit_ids(request.scope, session_id=body.session_id)
+    principal = caller(request)
+    session = None if body.session_id is None else await get_session(services, body.session_id, principal)
+    scenario = _scenario(services, session, body.scenario_id)
+    text = body.last_user_text
+    if text is None:
+        text = "" if session is None else await _last_text(services, session)
+    choice = await _decide(services, scenario, session, text[: services.limits.text_max_chars])
+    return await _apply_decision(services, session, choice)
 
 
 def _scenario(services: Services, session: Session | None, scenario_id: str | None) -> Scenario:
@@ -270,24 +258,19 @@ def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _switch_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/sdk/session/set_active_agent",
-        operation_id="set_active_agent",
-        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
-        openapi_extra=json_body(SwitchRequest),
-    )
-    async def set_active_agent(request: Request) -> SwitchResponse:
-        """Make another agent of the scenario active. A change writes one `handoff` event."""
-        services = services_of(request)
-        body = await parse_body(request, services, SwitchRequest)
-        add_audit_ids(request.scope, session_id=body.session_id, agent=body.agent_name)
-        session = await get_session(services, body.session_id, caller(request))
-        agent = services.catalogue.roster.scenario(scenario_id_of(session)).agent(body.agent_name)
-        check_answers(services, agent.name)
-        switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
-        return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
-
-
-def router() -> APIRouter:
-    return join_routers(_agents_routes, _routing_routes)
+@routing_router.post(
+    "/sdk/session/set_active_agent",
+    operation_id="set_active_agent",
+    responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
+    openapi_extra=json_body(SwitchRequest),
+)
+async def set_active_agent(request: Request) -> SwitchResponse:
+    """Make another agent of the scenario active. A change writes one `handoff` event."""
+    services = services_of(request)
+    body = await parse_body(request, services, SwitchRequest)
+    add_audit_ids(request.scope, session_id=body.session_id, agent=body.agent_name)
+    session = await get_session(services, body.session_id, caller(request))
+    agent = services.catalogue.roster.scenario(scenario_id_of(session)).agent(body.agent_name)
+    check_answers(services, agent.name)
+    switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
+    return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)

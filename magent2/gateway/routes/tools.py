@@ -48,26 +48,22 @@ _REFUSALS = {
 }
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=f"{API}/tools", tags=["tools"])
-    _list_routes(routes)
-    _execute_route(routes)
-    return routes
+router = APIRouter(prefix=f"{API}/tools", tags=["tools"])
 
 
-def _list_routes(routes: APIRouter) -> None:
-    @routes.get("/list", operation_id="list_tools", responses=problems(*ACCESS_ERRORS))
-    async def tools(request: Request) -> ToolList:
-        """List custom tools with their schemas, tools of MCP servers that agents name, and built-in tools."""
-        services = services_of(request)
-        return ToolList(tools=_list_tools(services))
+@router.get("/list", operation_id="list_tools", responses=problems(*ACCESS_ERRORS))
+async def tools(request: Request) -> ToolList:
+    """List custom tools with their schemas, tools of MCP servers that agents name, and built-in tools."""
+    services = services_of(request)
+    return ToolList(tools=_list_tools(services))
 
-    @routes.get("/config/status", operation_id="get_tools_status", responses=problems(*ACCESS_ERRORS))
-    async def status(request: Request) -> ToolsStatus:
-        """Return which built-in tools are enabled, which work, and what the others need."""
-        services = services_of(request)
-        catalogue = services.catalogue
-        return ToolsStatus(model_kind=catalogue.kind or "unknown", builtins=catalogue.builtin_status())
+
+@router.get("/config/status", operation_id="get_tools_status", responses=problems(*ACCESS_ERRORS))
+async def status(request: Request) -> ToolsStatus:
+    """Return which built-in tools are enabled, which work, and what the others need."""
+    services = services_of(request)
+    catalogue = services.catalogue
+    return ToolsStatus(model_kind=catalogue.kind or "unknown", builtins=catalogue.builtin_status())
 
 
 def _list_tools(services: Services) -> list[ToolInfo]:
@@ -91,34 +87,33 @@ def _list_tools(services: Services) -> list[ToolInfo]:
     return found
 
 
-def _execute_route(routes: APIRouter) -> None:
-    @routes.post(
-        "/execute",
-        operation_id="run_tool",
-        response_model=ToolRunResponse,
-        responses={
-            202: {"model": AcceptedResponse, "description": "In progress: follow the session after `seq`"},
-            **problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 502, 507),
-        },
-        openapi_extra=json_body(ToolRunRequest),
-    )
-    async def execute(request: Request) -> Response:
-        """Run a tool of the session's active agent on a worker and wait for the result.
+@router.post(
+    "/execute",
+    operation_id="run_tool",
+    response_model=ToolRunResponse,
+    responses={
+        202: {"model": AcceptedResponse, "description": "In progress: follow the session after `seq`"},
+        **problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 502, 507),
+    },
+    openapi_extra=json_body(ToolRunRequest),
+)
+async def execute(request: Request) -> Response:
+    """Run a tool of the session's active agent on a worker and wait for the result.
 
-        The tool must be in the agent's list. Built-in tools run at the model's provider and cannot be run here.
-        `client_message_id` makes it idempotent: a repeat gets the same result, another call with the same id is 409.
-        """
-        services = services_of(request)
-        body = await parse_body(request, services, ToolRunRequest)
-        add_audit_ids(request.scope, session_id=body.session_id, tool=body.tool)
-        principal = caller(request)
-        session = await get_session(services, body.session_id, principal)
-        call = await _find_call(services, session, body) or await _deliver_call(services, session, principal, body)
-        add_audit_ids(request.scope, envelope_id=call.delivered.envelope_id, agent=call.agent)
-        outcome = MessageOutcome(call.delivered.envelope_id)
-        if await services.replies.wait(session.session_id, call.stream_seq, outcome, services.limits.wait_max_s):
-            return _done(session.session_id, call.agent, body.tool, outcome)
-        return accepted_response(services, session.session_id, call.delivered, "in_progress", call.stream_seq)
+    The tool must be in the agent's list. Built-in tools run at the model's provider and cannot be run here.
+    `client_message_id` makes it idempotent: a repeat gets the same result, another call with the same id is 409.
+    """
+    services = services_of(request)
+    body = await parse_body(request, services, ToolRunRequest)
+    add_audit_ids(request.scope, session_id=body.session_id, tool=body.tool)
+    principal = caller(request)
+    session = await get_session(services, body.session_id, principal)
+    call = await _find_call(services, session, body) or await _deliver_call(services, session, principal, body)
+    add_audit_ids(request.scope, envelope_id=call.delivered.envelope_id, agent=call.agent)
+    outcome = MessageOutcome(call.delivered.envelope_id)
+    if await services.replies.wait(session.session_id, call.stream_seq, outcome, services.limits.wait_max_s):
+        return _done(session.session_id, call.agent, body.tool, outcome)
+    return accepted_response(services, session.session_id, call.delivered, "in_progress", call.stream_seq)
 
 
 def check_call(services: Services, session: Session, body: ToolRunRequest) -> str:

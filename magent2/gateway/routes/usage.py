@@ -66,54 +66,49 @@ By = Annotated[str, Query(max_length=100, description="fields of the groups, sep
 OptionalName = Annotated[str | None, Query(max_length=NAME_MAX_CHARS)]
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["usage"])
-    _usage_route(routes)
-    _budget_routes(routes)
-    return routes
+router = APIRouter(prefix=API, tags=["usage"])
 
 
-def _usage_route(routes: APIRouter) -> None:
-    @routes.get("/usage", operation_id="report_usage", responses=problems(*ACCESS_ERRORS, 422))
-    async def usage(
-        request: Request,
-        by: By = "day",
-        since: Day = None,
-        until: Day = None,
-        user: OptionalName = None,
-        conversation: OptionalName = None,
-    ) -> UsageReportInfo:
-        """Report what model calls have used, added up by day, user, agent, model or conversation.
+@router.get("/usage", operation_id="report_usage", responses=problems(*ACCESS_ERRORS, 422))
+async def usage(
+    request: Request,
+    by: By = "day",
+    since: Day = None,
+    until: Day = None,
+    user: OptionalName = None,
+    conversation: OptionalName = None,
+) -> UsageReportInfo:
+    """Report what model calls have used, added up by day, user, agent, model or conversation.
 
-        Without `since`, the last 30 days. Users get their own usage; administrators that of all, or of one `user`.
-        """
-        services = services_of(request)
-        configured = services.catalogue.roster.budgets
-        today = local_time(now_ms(), configured.timezone).date()
-        last = until or today
-        first = since or last - timedelta(days=DAYS_DEFAULT - 1)
-        if first > last or (last - first).days > REPORT_DAYS_MAX:
-            detail = f"since must be at most {REPORT_DAYS_MAX} days before until; give other days"
-            raise Problem(422, "bad_days", detail)
-        fields = _fields(by)
-        wanted = UsageFilter(_user(caller(request), user), conversation, first.isoformat(), last.isoformat())
-        report = await read_report(Log(services.bus), wanted, fields, now_ms())
-        return UsageReportInfo(
-            since=wanted.since,
-            until=wanted.until,
-            timezone=configured.timezone,
-            by=list(fields),
-            groups=[
-                UsageGroupInfo.model_validate(
-                    {**dict(zip(fields, group.values, strict=True)), **_amount(group.used).model_dump()}
-                )
-                for group in report.groups
-            ],
-            total=_amount(report.total),
-            reserved_calls=report.reserved.calls,
-            reserved_tokens=report.reserved.tokens,
-            left_out=report.left_out,
-        )
+    Without `since`, the last 30 days. Users get their own usage; administrators that of all, or of one `user`.
+    """
+    services = services_of(request)
+    configured = services.catalogue.roster.budgets
+    today = local_time(now_ms(), configured.timezone).date()
+    last = until or today
+    first = since or last - timedelta(days=DAYS_DEFAULT - 1)
+    if first > last or (last - first).days > REPORT_DAYS_MAX:
+        detail = f"since must be at most {REPORT_DAYS_MAX} days before until; give other days"
+        raise Problem(422, "bad_days", detail)
+    fields = _fields(by)
+    wanted = UsageFilter(_user(caller(request), user), conversation, first.isoformat(), last.isoformat())
+    report = await read_report(Log(services.bus), wanted, fields, now_ms())
+    return UsageReportInfo(
+        since=wanted.since,
+        until=wanted.until,
+        timezone=configured.timezone,
+        by=list(fields),
+        groups=[
+            UsageGroupInfo.model_validate(
+                {**dict(zip(fields, group.values, strict=True)), **_amount(group.used).model_dump()}
+            )
+            for group in report.groups
+        ],
+        total=_amount(report.total),
+        reserved_calls=report.reserved.calls,
+        reserved_tokens=report.reserved.tokens,
+        left_out=report.left_out,
+    )
 
 
 def _fields(by: str) -> tuple[UsageField, ...]:
@@ -152,49 +147,49 @@ def _amount(used: Used) -> UsageAmount:
     )
 
 
-def _budget_routes(routes: APIRouter) -> None:
-    @routes.get("/budgets", operation_id="list_budgets", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
-    async def budgets(request: Request, conversation: OptionalName = None, user: OptionalName = None) -> BudgetList:
-        """List budgets: those of the caller, those of one conversation or user, and the runs that wait for more.
+@router.get("/budgets", operation_id="list_budgets", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
+async def budgets(request: Request, conversation: OptionalName = None, user: OptionalName = None) -> BudgetList:
+    """List budgets: those of the caller, those of one conversation or user, and the runs that wait for more.
 
-        Administrators get the limit of the day, and every limit that was set at run time.
-        """
-        services = services_of(request)
-        principal, log = caller(request), Log(services.bus)
-        limits = await read_limits(log)
-        names = _listed(principal, limits, _user(principal, user))
-        waiting = list(limits.waiting.values())
-        if conversation is not None:
-            await get_session(services, conversation, principal)
-            names = [*names, BudgetName("conversation", conversation)]
-            waiting = [run for run in waiting if _is_in(run, conversation)]
-        shown = [run for run in waiting if principal.admin or await _owner(log, run) == principal.name]
-        view = _BudgetView(log, limits, services.catalogue.roster.budgets)
-        return BudgetList(
-            budgets=[await view.info(name) for name in dict.fromkeys(names) if view.limit(name)],
-            waiting=[await view.waiting(run) for run in shown[:WAITING_MAX]],
-        )
-
-    @routes.put(
-        "/budgets",
-        operation_id="set_budget",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, *SESSION_ERRORS, 409, 507),
-        openapi_extra=json_body(BudgetRequest),
+    Administrators get the limit of the day, and every limit that was set at run time.
+    """
+    services = services_of(request)
+    principal, log = caller(request), Log(services.bus)
+    limits = await read_limits(log)
+    names = _listed(principal, limits, _user(principal, user))
+    waiting = list(limits.waiting.values())
+    if conversation is not None:
+        await get_session(services, conversation, principal)
+        names = [*names, BudgetName("conversation", conversation)]
+        waiting = [run for run in waiting if _is_in(run, conversation)]
+    shown = [run for run in waiting if principal.admin or await _owner(log, run) == principal.name]
+    view = _BudgetView(log, limits, services.catalogue.roster.budgets)
+    return BudgetList(
+        budgets=[await view.info(name) for name in dict.fromkeys(names) if view.limit(name)],
+        waiting=[await view.waiting(run) for run in shown[:WAITING_MAX]],
     )
-    async def change(request: Request) -> BudgetInfo:
-        """Set a limit, and let the runs go on that wait for it."""
-        services = services_of(request)
-        body = await parse_body(request, services, BudgetRequest)
-        principal, log = caller(request), Log(services.bus)
-        name = BudgetName(body.budget, _checked_name(body))
-        add_audit_ids(request.scope, budget=str(name))
-        limits = await read_limits(log)
-        await _check_right(services, principal, limits, name, reset=body.reset)
-        configured = services.catalogue.roster.budgets
-        view = _BudgetView(log, limits, configured)
-        limit = None if body.reset else _changed(view.limit(name), body)
-        changed = _BudgetView(log, await set_limit(log, name, limit, principal.name), configured)
-        return await changed.info(name)
+
+
+@router.put(
+    "/budgets",
+    operation_id="set_budget",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, *SESSION_ERRORS, 409, 507),
+    openapi_extra=json_body(BudgetRequest),
+)
+async def change(request: Request) -> BudgetInfo:
+    """Set a limit, and let the runs go on that wait for it."""
+    services = services_of(request)
+    body = await parse_body(request, services, BudgetRequest)
+    principal, log = caller(request), Log(services.bus)
+    name = BudgetName(body.budget, _checked_name(body))
+    add_audit_ids(request.scope, budget=str(name))
+    limits = await read_limits(log)
+    await _check_right(services, principal, limits, name, reset=body.reset)
+    configured = services.catalogue.roster.budgets
+    view = _BudgetView(log, limits, configured)
+    limit = None if body.reset else _changed(view.limit(name), body)
+    changed = _BudgetView(log, await set_limit(log, name, limit, principal.name), configured)
+    return await changed.info(name)
 
 
 def _checked_name(body: BudgetRequest) -> str:

@@ -46,122 +46,120 @@ DeliveryId = Annotated[str, Path(min_length=1, max_length=256)]
 WEBHOOK_ERRORS = (*ACCESS_ERRORS, 404, 422, 501)
 
 
-def router() -> APIRouter:
-    routes = APIRouter(prefix=f"{API}/webhooks", tags=["webhooks"])
-    _registration_routes(routes)
-    _delivery_routes(routes)
-    return routes
+router = APIRouter(prefix=f"{API}/webhooks", tags=["webhooks"])
 
 
-def _registration_routes(routes: APIRouter) -> None:
-    @routes.get("", operation_id="list_webhooks", responses=problems(*ACCESS_ERRORS, 422, 501))
-    async def list_all(
-        request: Request,
-        owner: Annotated[
-            str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")
-        ] = None,
-    ) -> WebhookList:
-        """List the caller's webhooks, for admins all of them. Those of an agents file are not listed."""
-        services = services_of(request)
-        principal = caller(request)
-        if owner is not None and not principal.owns(check_name(owner, "owner")):
-            return WebhookList(webhooks=[])
-        found = await list_webhooks(Log(services.bus), owner if principal.admin else principal.name)
-        return WebhookList(webhooks=[_info(webhook) for webhook in found])
+@router.get("", operation_id="list_webhooks", responses=problems(*ACCESS_ERRORS, 422, 501))
+async def list_all(
+    request: Request,
+    owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")] = None,
+) -> WebhookList:
+    """List the caller's webhooks, for admins all of them. Those of an agents file are not listed."""
+    services = services_of(request)
+    principal = caller(request)
+    if owner is not None and not principal.owns(check_name(owner, "owner")):
+        return WebhookList(webhooks=[])
+    found = await list_webhooks(Log(services.bus), owner if principal.admin else principal.name)
+    return WebhookList(webhooks=[_info(webhook) for webhook in found])
 
-    @routes.post(
-        "",
-        operation_id="create_webhook",
-        status_code=201,
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 501, 507),
-        openapi_extra=json_body(WebhookRequest),
+
+@router.post(
+    "",
+    operation_id="create_webhook",
+    status_code=201,
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 501, 507),
+    openapi_extra=json_body(WebhookRequest),
+)
+async def create(request: Request) -> WebhookInfo:
+    """Register a webhook. It is told of events from a moment after this response on."""
+    services = services_of(request)
+    body = await parse_body(request, services, WebhookRequest)
+    principal = caller(request)
+    _check_rights(body, principal)
+    made = secrets.token_hex(WEBHOOK_SECRET_BYTES) if body.secret is None and body.secret_env is None else None
+    # Conversations that an administrator starts have no owner, so without a scope theirs gets all of them.
+    scope = body.scope or ("deployment" if principal.admin else "own")
+    owner = None if scope == "deployment" else principal.name
+    webhook = await create_webhook(Log(services.bus), owner, _config(body, made), body.events or ())
+    add_audit_ids(request.scope, webhook=webhook.id, owner=owner)
+    return _info(webhook, made)
+
+
+@router.get("/{webhook:id}", operation_id="get_webhook", responses=problems(*WEBHOOK_ERRORS))
+async def show(webhook: WebhookId, request: Request) -> WebhookInfo:
+    """Describe a webhook, without its secret."""
+    services = services_of(request)
+    return _info(await _owned(services, webhook, caller(request)))
+
+
+@router.patch(
+    "/{webhook:id}",
+    operation_id="update_webhook",
+    responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 501, 507),
+    openapi_extra=json_body(WebhookChange),
+)
+async def update(webhook: WebhookId, request: Request) -> WebhookInfo:
+    """Change the URL, the events or the secret of a webhook. What is not given stays, also the secret."""
+    services = services_of(request)
+    body = await parse_body(request, services, WebhookChange)
+    principal = caller(request)
+    found = await _owned(services, webhook, principal)
+    add_audit_ids(request.scope, webhook=found.id)
+    _check_change(body, found, principal)
+    made = secrets.token_hex(WEBHOOK_SECRET_BYTES) if body.rotate_secret else None
+    changed = await update_webhook(
+        Log(services.bus), found.id, url=body.url, secret=made or body.secret, events=body.events or ()
     )
-    async def create(request: Request) -> WebhookInfo:
-        """Register a webhook. It is told of events from a moment after this response on."""
-        services = services_of(request)
-        body = await parse_body(request, services, WebhookRequest)
-        principal = caller(request)
-        _check_rights(body, principal)
-        made = secrets.token_hex(WEBHOOK_SECRET_BYTES) if body.secret is None and body.secret_env is None else None
-        # Conversations that an administrator starts have no owner, so without a scope theirs gets all of them.
-        scope = body.scope or ("deployment" if principal.admin else "own")
-        owner = None if scope == "deployment" else principal.name
-        webhook = await create_webhook(Log(services.bus), owner, _config(body, made), body.events or ())
-        add_audit_ids(request.scope, webhook=webhook.id, owner=owner)
-        return _info(webhook, made)
-
-    @routes.get("/{webhook:id}", operation_id="get_webhook", responses=problems(*WEBHOOK_ERRORS))
-    async def show(webhook: WebhookId, request: Request) -> WebhookInfo:
-        """Describe a webhook, without its secret."""
-        services = services_of(request)
-        return _info(await _owned(services, webhook, caller(request)))
-
-    @routes.patch(
-        "/{webhook:id}",
-        operation_id="update_webhook",
-        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 501, 507),
-        openapi_extra=json_body(WebhookChange),
-    )
-    async def update(webhook: WebhookId, request: Request) -> WebhookInfo:
-        """Change the URL, the events or the secret of a webhook. What is not given stays, also the secret."""
-        services = services_of(request)
-        body = await parse_body(request, services, WebhookChange)
-        principal = caller(request)
-        found = await _owned(services, webhook, principal)
-        add_audit_ids(request.scope, webhook=found.id)
-        _check_change(body, found, principal)
-        made = secrets.token_hex(WEBHOOK_SECRET_BYTES) if body.rotate_secret else None
-        changed = await update_webhook(
-            Log(services.bus), found.id, url=body.url, secret=made or body.secret, events=body.events or ()
-        )
-        return _info(changed, made)
-
-    @routes.delete(
-        "/{webhook:id}", operation_id="delete_webhook", status_code=204, responses=problems(*WEBHOOK_ERRORS, 507)
-    )
-    async def delete(webhook: WebhookId, request: Request) -> Response:
-        """Delete a webhook with its secret. Notifications that wait are not sent."""
-        services = services_of(request)
-        found = await _owned(services, webhook, caller(request))
-        add_audit_ids(request.scope, webhook=found.id)
-        await delete_webhook(Log(services.bus), found.id)
-        return Response(status_code=204)
+    return _info(changed, made)
 
 
-def _delivery_routes(routes: APIRouter) -> None:
-    @routes.post(
-        "/{webhook:id}/test", operation_id="test_webhook", status_code=202, responses=problems(*WEBHOOK_ERRORS, 507)
-    )
-    async def test(webhook: WebhookId, request: Request) -> WebhookDelivery:
-        """Send a notification of the type `webhook.test`, through a worker, as all others are sent."""
-        services = services_of(request)
-        found = await _owned(services, webhook, caller(request))
-        delivery_id = await send_test(Log(services.bus), found)
-        return _delivery(await find_item(Log(services.bus), found.connector, delivery_id))
+@router.delete(
+    "/{webhook:id}", operation_id="delete_webhook", status_code=204, responses=problems(*WEBHOOK_ERRORS, 507)
+)
+async def delete(webhook: WebhookId, request: Request) -> Response:
+    """Delete a webhook with its secret. Notifications that wait are not sent."""
+    services = services_of(request)
+    found = await _owned(services, webhook, caller(request))
+    add_audit_ids(request.scope, webhook=found.id)
+    await delete_webhook(Log(services.bus), found.id)
+    return Response(status_code=204)
 
-    @routes.get("/{webhook:id}/deliveries", operation_id="list_webhook_deliveries", responses=problems(*WEBHOOK_ERRORS))
-    async def deliveries(
-        webhook: WebhookId,
-        request: Request,
-        state: Annotated[str | None, Query(max_length=20, description="only those in this state")] = None,
-    ) -> WebhookDeliveryList:
-        """List the last 100 notifications of a webhook and what became of them, oldest first."""
-        services = services_of(request)
-        found = await _owned(services, webhook, caller(request))
-        items = await read_outbox(Log(services.bus), found.connector)
-        chosen = [_delivery(item) for item in items if state in (None, item.state)]
-        return WebhookDeliveryList(deliveries=chosen[-DELIVERIES_MAX:])
 
-    @routes.post(
-        "/{webhook:id}/deliveries/{delivery:id}/retry",
-        operation_id="retry_webhook_delivery",
-        responses=problems(*WEBHOOK_ERRORS, 409, 507),
-    )
-    async def retry(webhook: WebhookId, delivery: DeliveryId, request: Request) -> WebhookDelivery:
-        """Send a notification again that is `dead` or `unknown`, under the same id."""
-        services = services_of(request)
-        found = await _owned(services, webhook, caller(request))
-        return _delivery(await retry_item(Log(services.bus), found.connector, delivery))
+@router.post(
+    "/{webhook:id}/test", operation_id="test_webhook", status_code=202, responses=problems(*WEBHOOK_ERRORS, 507)
+)
+async def test(webhook: WebhookId, request: Request) -> WebhookDelivery:
+    """Send a notification of the type `webhook.test`, through a worker, as all others are sent."""
+    services = services_of(request)
+    found = await _owned(services, webhook, caller(request))
+    delivery_id = await send_test(Log(services.bus), found)
+    return _delivery(await find_item(Log(services.bus), found.connector, delivery_id))
+
+
+@router.get("/{webhook:id}/deliveries", operation_id="list_webhook_deliveries", responses=problems(*WEBHOOK_ERRORS))
+async def deliveries(
+    webhook: WebhookId,
+    request: Request,
+    state: Annotated[str | None, Query(max_length=20, description="only those in this state")] = None,
+) -> WebhookDeliveryList:
+    """List the last 100 notifications of a webhook and what became of them, oldest first."""
+    services = services_of(request)
+    found = await _owned(services, webhook, caller(request))
+    items = await read_outbox(Log(services.bus), found.connector)
+    chosen = [_delivery(item) for item in items if state in (None, item.state)]
+    return WebhookDeliveryList(deliveries=chosen[-DELIVERIES_MAX:])
+
+
+@router.post(
+    "/{webhook:id}/deliveries/{delivery:id}/retry",
+    operation_id="retry_webhook_delivery",
+    responses=problems(*WEBHOOK_ERRORS, 409, 507),
+)
+async def retry(webhook: WebhookId, delivery: DeliveryId, request: Request) -> WebhookDelivery:
+    """Send a notification again that is `dead` or `unknown`, under the same id."""
+    services = services_of(request)
+    found = await _owned(services, webhook, caller(request))
+    return _delivery(await retry_item(Log(services.bus), found.connector, delivery))
 
 
 def _check_change(body: WebhookChange, webhook: Webhook, principal: Principal) -> None:

@@ -32,7 +32,7 @@ async def client(built: Path) -> AsyncIterator[httpx2.AsyncClient]:
     bus = MemoryBus()
     app = FastAPI()
     problems.install(app, lambda _: None)
-    app.include_router(page.router(built))
+    app.include_router(page.page_router(built))
     async with app_client(app) as client:
         yield client
     await bus.aclose()
@@ -75,7 +75,7 @@ async def test_nothing_outside_its_folder_is_handed_out(client: httpx2.AsyncClie
 async def test_a_gateway_without_the_page_shows_a_plain_one_that_says_how_to_build_it(tmp_path: Path) -> None:
     bus = MemoryBus()
     app = FastAPI()
-    app.include_router(page.router(tmp_path))
+    app.include_router(page.page_router(tmp_path))
 
     async with app_client(app) as client:
         text = (await client.get("/")).text

@@ -11,7 +11,7 @@ from magent2.bus.operations import Append, Claim, Describe, Read
 from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import Magent2Error
 from tests.contracts.bus.driver import LEASE_S, BusDriver
-from tests.contracts.bus.follow import await_start, next_change, take
+from tests.contracts.bus.follow import await_change, await_start, take
 from tests.support.waiting import DEADLINE_S
 
 
@@ -116,7 +116,7 @@ class ConcurrencyTests:
             await_start(bus, watch)
             bus.put("stream:299")
 
-            assert next_change(watch) == {"stream:299"}
+            await_change(watch, "stream:299")
 
     def test_closing_twice_does_no_harm(self, bus: BusDriver) -> None:
         bus.put("stream:a")

@@ -23,7 +23,7 @@ from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
 from magent2.gateway.paths import keep_encoded_slashes
 from magent2.gateway.proxy import ProxySettings, route_path
 from magent2.gateway.reply_waiter import ReplyWaiter
-from magent2.gateway.routes import ROUTES
+from magent2.gateway.route_list import ROUTES
 from magent2.gateway.routes.send import SEND_PATH, SendEndpoint
 from magent2.gateway.services import Services, UnknownPresence, WorkerPresence, WriteProbe
 from magent2.gateway.streaming.open_streams import OpenStreams

@@ -11,6 +11,7 @@ from fastapi import Header, Path, Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+import magent2.gateway.paths  # noqa: F401  registers the convertors in the paths of routes
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST
 from magent2.errors import UnknownAgent

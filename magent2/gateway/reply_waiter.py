@@ -43,10 +43,16 @@ class ReplyWaiter:
         """
         reading = _Reading(self._bus, conversation, after, outcome)
         try:
+            if max_s > 0 and not self._draining:
+                with self._bus.watch([reading.topic]) as watch:
+                    if await self._follow(reading, watch, max_s):
+                        return True
+                if not self._draining:
+                    return False
+            # A new watch has got no records, so this reads the log. In a drain, the notification of an answer that a
+            # worker has just written may still be under way.
             with self._bus.watch([reading.topic]) as watch:
-                if self._draining or max_s <= 0:
-                    return await reading.catch_up(watch)
-                return await self._follow(reading, watch, max_s)
+                return await reading.catch_up(watch)
         except TopicDeleted:
             raise
         except Exception as error:  # noqa: BLE001  the caller answers that the message was accepted
@@ -69,7 +75,7 @@ class ReplyWaiter:
             self._clocks.discard(clock)
 
     def drain(self) -> None:
-        """End all waits. Their requests are answered with 202."""
+        """End all waits. Those whose message has no outcome yet are answered with 202."""
         self._draining = True
         for clock in self._clocks:
             if not clock.expired():  # one that has just run out cannot be set any more; its wait ends by itself

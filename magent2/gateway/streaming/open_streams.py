@@ -218,7 +218,10 @@ class StreamSource(OpenStream, Protocol):
     def last_frame(self) -> bytes | None: ...
     @property
     def is_deleted(self) -> bool: ...
+    @property
+    def is_draining(self) -> bool: ...
     def leave(self) -> None: ...
+    def refresh(self) -> None: ...
     async def wait(self) -> None: ...
     async def read(self) -> Iterator[FrameBatch]: ...
     async def check_allowed(self) -> bool: ...
@@ -269,6 +272,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         await self._write(send, self.opening + first)
         while not reader.gone:
+            if reader.is_draining:
+                await self._send_last(reader, send)
             end = reader.last_frame
             if end is not None:
                 await self._write(send, end, last=True)
@@ -308,6 +313,11 @@ class EventStream(Response):
         except TransientError as error:
             log.warning("cannot read the log for a stream; will retry", extra={"error": str(error)})
             await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def _send_last(self, reader: StreamSource, send: Send) -> None:
+        """Send what was written before the gateway began to drain: its workers may just have ended their last runs."""
+        reader.refresh()
+        await self._send_new(reader, send)
 
     async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
         self._streams.writes.begin(self._time_limit)

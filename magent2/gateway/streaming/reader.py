@@ -67,6 +67,15 @@ class WaitingReader(ABC):
         self._end_reason = self._end_reason or reason
         self.wake()
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether the stream ends because the gateway drains."""
+        return self._end_reason == "drain"
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Make the next `read` ask the bus: a notification of the last records may still be under way."""
+
     async def wait(self) -> None:
         """Wait until there may be something to send."""
         if self.is_due():
@@ -137,6 +146,9 @@ class Reader(WaitingReader):
         """Return the frames after the cursor, or none if the reader is up to date."""
         return self._filtered(await self._frames_after_cursor())
 
+    def refresh(self) -> None:
+        self._restarts = -1
+
     async def take(self) -> list[EventFrame]:
         """Return all frames after the cursor and move the cursor behind them."""
         frames = await self._frames_after_cursor()
@@ -145,6 +157,8 @@ class Reader(WaitingReader):
         return frames
 
     def _filtered(self, frames: list[EventFrame]) -> Iterator[FrameBatch]:
+        if self._left == 0:
+            return
         for batch in batches(frames, self._request.kinds, self._left):
             self._cursor = batch.cursor
             if self._left is not None:
@@ -286,6 +300,10 @@ class MultiSessionReader(WaitingReader):
 
     async def find_gap(self) -> bytes:
         return b""  # each session reports its own gap
+
+    def refresh(self) -> None:
+        for part in self._parts.values():
+            part.refresh()
 
     async def read(self) -> Iterator[FrameBatch]:
         found = [FrameBatch(b"".join(self._notices), 0, 0)] if self._notices else []

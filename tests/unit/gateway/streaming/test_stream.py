@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx2
@@ -298,3 +299,20 @@ async def test_a_reader_that_is_far_behind_and_one_that_is_not_see_the_same(
     expected = [*range(2, many + 2), None]
     assert seqs(await live) == expected
     assert seqs(await late) == expected
+
+
+async def test_a_drain_sends_what_was_just_written_before_it_ends_the_streams(
+    bus: MemoryBus, app: FastAPI, client: httpx2.AsyncClient
+) -> None:
+    publish(bus, "token")
+    paths = ("/stream/one", "/stream/one?kinds=run", "/stream/one?max_events=5", "/api/stream?session=one:0")
+    readers = [asyncio.create_task(client.get(path)) for path in paths]
+    await streams_open(app, len(readers))
+
+    publish(bus, "run")  # the notification comes in a later step of the loop
+    app.state.services.streams.drain()
+
+    for reader in readers:
+        text = (await reader).text
+        assert re.findall(r"^event: (.*)$", text, re.M)[-2:] == ["run", "end"]
+        assert '"reason":"drain"' in text

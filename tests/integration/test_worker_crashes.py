@@ -20,6 +20,7 @@ CONVERSATIONS = 20
 WORKERS = 2
 MESSAGES, ROUNDS = 140, 6
 MESSAGES_SOAK, ROUNDS_SOAK = 500, 60
+EXTRA_MAX = 20  # faults after the last round, while none has hit a run
 FAULTLESS = 2000
 
 
@@ -37,14 +38,19 @@ def work_through(force: ServicePool, messages: int, rounds: int, rng: random.Ran
         post(force, number * share, share if number < rounds - 1 else messages - number * share)
         force.wait_for(rng.randint(1, max(1, share // 2)))
         force.freeze_one() if number % 3 == 2 else force.kill_one()
-    force.wait_for(messages)
+    for _ in range(EXTRA_MAX):  # a run may end between the choice of a worker and the fault
+        force.wait_for(messages)
+        if force.takeovers():
+            break
+        post(force, force.posted(), CONVERSATIONS)
+        force.freeze_one()
 
 
 def check(force: ServicePool, messages: int, rounds: int) -> None:
     outcomes = force.drain_all()
     assert_clean(force.findings())
     print(f"{force.posted()} messages, {dict(force.happened)}, {force.takeovers()} takeovers, {dict(outcomes)}")
-    assert force.posted() == messages
+    assert force.posted() >= messages
     assert force.happened["kills"] >= rounds // 2
     assert force.happened["freezes"] >= 1
     assert force.takeovers() >= 1, "no run was ever taken over: the test shows nothing"

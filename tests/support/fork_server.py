@@ -48,30 +48,34 @@ def next_job(asker: socket.socket) -> dict[str, Any] | None:
         message, files, _, _ = socket.recv_fds(asker, REQUEST_MAX_BYTES, FILES_MAX)
         if not message:
             return None
-        if _is_new(asker):
-            return dict(json.loads(message), files=files)
+        between = _fork_twice(asker)
+        if between is not None:
+            return dict(json.loads(message), files=files, between=between)
         for file in files:
             os.close(file)
 
 
-def _is_new(asker: socket.socket) -> bool:
-    """Fork twice and send the process id of the grandchild; return whether this is the grandchild.
+def _fork_twice(asker: socket.socket) -> int | None:
+    """Fork twice and send the process id of the grandchild; in the grandchild, return the id of the process in between.
 
-    The process in between exits, so that the requesting process, a subreaper, becomes the parent.
+    That process exits, so that the requesting process, a subreaper, becomes the parent.
     """
     ours, theirs = os.pipe()
-    between = os.fork()
-    if not between:
-        child = os.fork()
-        if child:
-            os.write(theirs, str(child).encode())
+    child = os.fork()
+    if not child:
+        between = os.getpid()
+        grandchild = os.fork()
+        if grandchild:
+            os.write(theirs, str(grandchild).encode())
             os._exit(0)
+        os.close(ours)
+        os.close(theirs)
+        return between
     os.close(theirs)
-    if between:
-        os.waitpid(between, 0)
-        asker.send(os.read(ours, 64))
+    os.waitpid(child, 0)
+    asker.send(os.read(ours, 64))
     os.close(ours)
-    return not between
+    return None
 
 
 def build_once() -> None:
@@ -91,7 +95,7 @@ def build_once() -> None:
 
 def become(job: dict[str, Any]) -> None:
     """Set up the files, directory, environment and arguments of the job."""
-    while os.getppid() != job["parent"]:  # the process in between has not exited yet
+    while os.getppid() == job["between"]:  # it has not exited yet
         time.sleep(LOOK_AGAIN_S)
     if job["session"]:
         os.setsid()

@@ -107,7 +107,7 @@ class ForkServer:
     ) -> int:
         """Fork a new child of this process; return its process id. `files` are its file descriptors by number."""
         job = {"module": module, "arguments": list(arguments), "variables": dict(variables), "session": own_session}
-        job |= {"folder": str(folder), "parent": os.getpid(), "numbers": list(files)}
+        job |= {"folder": str(folder), "numbers": list(files)}
         request = json.dumps(job).encode()
         assert len(request) <= REQUEST_MAX_BYTES, "the request is larger than the fork server reads"
         with self._request_lock:

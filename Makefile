@@ -10,9 +10,8 @@
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory
 
-# More test processes than cores: they wait for leases, servers and browsers during a third of their time. Four are
-# faster, but some tests still fail at that load.
-JOBS ?= 3
+# More test processes than cores: they wait for leases, servers and browsers during a third of their time.
+JOBS ?= 4
 ARGS ?=
 SKIP ?=
 ORDER ?=

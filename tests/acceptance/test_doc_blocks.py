@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,14 @@ from magent2.roster.agents_file import load_agents_file
 from magent2.tools.default_tools import known_tools
 from tests.support.command_line import CommandLine, served_team
 from tests.support.forked_commands import ForkedCommands
-from tests.support.forked_processes import ROOT
+from tests.support.forked_processes import ROOT, start_module
 from tests.support.http_client.new_user import OUR_BIN
 from tests.support.model_server import ModelServer, Reply
 from tests.support.redis_server import RedisServer
 from tests.support.source import parse_module
 
 DEADLINE_S = 120.0
+RUN_SCRIPT = "tests.support.run_script"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LANGUAGES = {
@@ -165,17 +165,10 @@ def test_a_python_block_runs_as_a_program(block: Block, server: CommandLine, tmp
             "OPENAI_API_KEY": "key",  # pragma: allowlist secret
             "PYTHONPATH": str(ROOT),
         }
-        done = subprocess.run(
-            [sys.executable, "example.py"],
-            cwd=tmp_path,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        with start_module(RUN_SCRIPT, ["example.py"], variables, folder=tmp_path, text=True) as program:
+            _, errors_printed = program.communicate(timeout=DEADLINE_S)
 
-    assert done.returncode == 0, done.stderr
+    assert program.returncode == 0, errors_printed
 
 
 @pytest.mark.browser  # it needs the Node of the page

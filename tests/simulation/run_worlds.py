@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from tests.simulation.world import Breakage, SimulationResult, simulate
 from tests.support.audit import assert_clean
 
-SEEDS, SEEDS_SOAK = 600, 20_000
+SEEDS, SEEDS_SOAK = 300, 20_000
 SEED = "SIM_SEED"
-REPEATED_BY = "tests/simulation/test_worlds_first.py"
+REPEATED_BY = "tests/simulation/test_worlds.py"
 
 # Minimum number of each event per world, about half of the usual number.
 EVENTS_PER_WORLD: Mapping[str, float] = {

@@ -226,7 +226,7 @@ def all_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("all_suspected")
 def test_runs_wait_for_their_subagents_although_all_mail_is_suspected() -> None:
-    assert first_red(Breakage(), itertools.islice(in_minds(), SEEDS // 4)) is None
+    assert first_red(Breakage(), itertools.islice(in_minds(), SEEDS // 10)) is None
 
 
 @pytest.mark.usefixtures("all_suspected")

@@ -1,4 +1,4 @@
-"""The first half of the worlds. Two files, so that test processes can share the work."""
+"""The short form of the simulation; `test_worlds_soak.py` is the long one."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tests.simulation.run_worlds import SEEDS, run_worlds
 
 
 @pytest.mark.no_cover  # coverage would double the time
-def test_every_message_of_the_first_half_of_the_worlds_is_settled_once_and_in_order() -> None:
-    run_worlds(range(SEEDS // 2))
+def test_every_message_is_settled_once_and_in_order() -> None:
+    run_worlds(range(SEEDS))

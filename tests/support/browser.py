@@ -24,6 +24,23 @@ from tests.support.processes import Child, ProcessGroup
 
 SERVER_MODULE = "tests.browser.children.page_server"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Chromium takes the last list of features, so those that Playwright disables are repeated.
+DISABLED_FEATURES = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+    # The popups of the address bar are pages of their own. They take half of the processor time of opening a window.
+    "WebUIOmniboxAimPopup",
+    "WebUIOmniboxPopup",
+)
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -32,6 +49,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--disable-features={','.join(DISABLED_FEATURES)}",
     "--js-flags=--single-threaded",  # helper threads cost a tenth more processor time
 )
 DEADLINE_MS = 20_000  # generous, for machines that are busy with other work

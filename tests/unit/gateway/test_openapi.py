@@ -21,7 +21,7 @@ from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.streaming.sse import CURSOR_MAX, MAX_EVENTS_MAX
 from tests.support.openapi_cases import operations, run_cases
 
-EXAMPLES = 8  # per operation
+EXAMPLES = 4  # per operation
 QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
 GONE, THERE = "gone", "one"
 

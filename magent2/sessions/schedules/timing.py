@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import cache
 from itertools import islice
 from zoneinfo import ZoneInfo, available_timezones
@@ -104,17 +104,60 @@ def _utc(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _cron_slots(cron: str, timezone: str, after_ms: int) -> Iterator[int]:
+def _cron_slots(cron: str, zone: str, after_ms: int) -> Iterator[int]:
     """Return the slots of an expression. In a repeated hour, the library may begin with slots before the instant."""
+    after = datetime.fromtimestamp(after_ms / 1000, ZoneInfo(zone))
+    follows_time = any(field.startswith("*") for field in cron.split()[:2])
     last_ms = after_ms
     try:
-        for moment in CronSim(cron, datetime.fromtimestamp(after_ms / 1000, ZoneInfo(timezone))):
+        for moment in _slots_by_offset(cron, after) if follows_time else CronSim(cron, after):
             slot = round(moment.timestamp() * 1000)
             if slot > last_ms:
                 last_ms = slot
                 yield slot
     except OverflowError:  # the last year that a date can have
         return
+
+
+def _slots_by_offset(cron: str, after: datetime) -> Iterator[datetime]:
+    """Return the slots of an expression that follows the time that passes: those of each UTC offset, in turn.
+
+    The library is asked for one offset at a time. Across a change of half an hour it adds whole hours, and would miss
+    the first half of the next hour that it looks for.
+    """
+    zone, second = after.tzinfo, timedelta(seconds=1)
+    begin = after.astimezone(UTC).replace(microsecond=0) + second
+    while True:
+        offset = begin.astimezone(zone).utcoffset() or timedelta()
+        for slot in CronSim(cron, (begin - second).astimezone(timezone(offset))):  # those after this instant
+            change = _offset_change(zone, begin, slot.astimezone(UTC))
+            if change is not None:
+                begin = change
+                break
+            yield slot
+            begin = slot.astimezone(UTC)
+        else:
+            return
+
+
+def _offset_change(zone: tzinfo | None, after: datetime, until: datetime) -> datetime | None:
+    """Return the first whole second at which a zone has another offset than at `after`, or `None`. All are in UTC.
+
+    There is at most one change on a day.
+    """
+    offset = after.astimezone(zone).utcoffset()
+    same = other = after
+    while other.astimezone(zone).utcoffset() == offset:
+        if other >= until:
+            return None
+        same, other = other, min(other + timedelta(days=1), until)
+    while other - same > timedelta(seconds=1):
+        middle = same + timedelta(seconds=(other - same).total_seconds() // 2)
+        if middle.astimezone(zone).utcoffset() == offset:
+            same = middle
+        else:
+            other = middle
+    return other
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,9 @@ def reference(minute: str, hour: str, zone: str, begin_ms: int, days: int) -> li
 @example(minute="30", hour="2", zone="Europe/Berlin", day=DAYS[0], offset=0)  # a slot in the gap
 @example(minute="30", hour="2", zone="Antarctica/Troll", day=DAYS[0], offset=0)  # a gap of two hours
 @example(minute="*/15", hour="*/2", zone="Antarctica/Troll", day=DAYS[1], offset=1440 + 75)  # two hours again
+@example(
+    minute="*", hour="0", zone="Australia/Lord_Howe", day=DAYS[2], offset=0
+)  # half an hour again, before the slots
 @settings(max_examples=60, deadline=None)
 def test_slots_are_those_of_the_reference(minute: str, hour: str, zone: str, day: datetime, offset: int) -> None:
     begin_ms = round(day.timestamp() * 1000) + offset * MINUTE_MS

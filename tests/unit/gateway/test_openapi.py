@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +19,16 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete
 from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
-from magent2.gateway.limits import GatewayLimits
+from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from magent2.gateway.streaming.sse import CURSOR_MAX, MAX_EVENTS_MAX
+from tests.support.keys import ACCESS, create_key_holder
 from tests.support.openapi_cases import operations, run_cases
 
 EXAMPLES = 4  # per operation
 QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
+UNLIMITED = replace(QUICK, rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=1e6, burst=1_000_000)))
 GONE, THERE = "gone", "one"
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 def _bus() -> MemoryBus:
@@ -34,6 +39,10 @@ def _bus() -> MemoryBus:
 
 
 schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(_bus(), limits=QUICK))
+
+bus_with_keys = _bus()
+ann = asyncio.run(create_key_holder(bus_with_keys, "user:ann"))
+app_with_keys = create_app(bus_with_keys, access=ACCESS, limits=UNLIMITED)
 
 
 def bound(case: schemathesis.Case[Any]) -> None:
@@ -61,12 +70,18 @@ def test_whatever_the_document_allows_is_answered_as_it_says(operation: str) -> 
 
 
 def check(case: schemathesis.Case[Any]) -> None:
+    """Send a case to a gateway that requires keys, with a key, and to one that does not."""
     bound(case)
-    if case.path.startswith("/api/sdk/session/{session_id}") and case.method != "DELETE":
-        case.path_parameters = {**(case.path_parameters or {}), "session_id": THERE}
     if isinstance(case.body, dict) and isinstance(case.body.get("session_id"), str):
         case.body["session_id"] = THERE
+    case.call_and_validate(app=app_with_keys, headers=ann.headers, checks=CHECKS)
 
-    case.call_and_validate(
-        checks=[not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-    )
+    if case.path.startswith("/api/sdk/session/{session_id}") and case.method != "DELETE":
+        case.path_parameters = {**(case.path_parameters or {}), "session_id": THERE}
+    case.call_and_validate(checks=CHECKS)
+
+
+def test_the_document_does_not_depend_on_whether_keys_are_required() -> None:
+    with_keys = schemathesis.openapi.from_asgi("/openapi.json", app_with_keys)
+
+    assert with_keys.raw_schema == schema.raw_schema

@@ -47,10 +47,10 @@ SETTINGS = {
 # For tests that never crash the machine or the server.
 FAST = {"fsync": "off", "full_page_writes": "off"}
 
-_TABLES = ("topics", "records", "old_ids", "inboxes", "lanes", "turns", "mail", "workers", "blobs", "blob_refs")
+TABLES = ("topics", "records", "old_ids", "inboxes", "lanes", "turns", "mail", "workers", "blobs", "blob_refs")
 EMPTY_LOG = (
     "BEGIN;"
-    + "".join(f"DELETE FROM {table};" for table in _TABLES)
+    + "".join(f"DELETE FROM {table};" for table in TABLES)
     + "UPDATE clock SET ahead_ms = 0, last_ms = 0; UPDATE scrub SET requests = 0, asked_ms = 0, rest_until_ms = 0;"
     " ALTER SEQUENCE ready_back RESTART; ALTER SEQUENCE ready_front RESTART;"
     " UPDATE meta SET value = gen_random_uuid()::text WHERE key = 'log_id'; COMMIT"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,9 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
             yield inner.target.id
 
 
-NAMES = {name for path in (ROOT / "magent2").rglob("*.py") for name in _names(path)}
+@functools.cache
+def _package_names() -> frozenset[str]:
+    return frozenset(name for path in (ROOT / "magent2").rglob("*.py") for name in _names(path))
 
 
 def duties() -> list[tuple[str, str, str, str]]:
@@ -71,4 +74,4 @@ def test_the_code_and_the_test_of_a_duty_are_there(duty: tuple[str, str, str, st
 
 def _is_there(name: str) -> bool:
     """Say whether the package defines `name`, `Class.name` or `module.name`, or the tools read such a setting."""
-    return name in NAMES or (name.isupper() and name in SETTINGS)
+    return name in _package_names() or (name.isupper() and name in SETTINGS)

@@ -97,8 +97,11 @@ class ServicePool:
         return self.workers[name]
 
     def await_ready(self) -> None:
+        """Wait until the workers have registered their agent, which they do before their first claim."""
         for child in self.workers.values():
             assert "ready" in child.next_report()
+        names = set(self.workers)
+        eventually(lambda: names <= {info.worker for info in call_with_retry(self.engine, Workers())}, QUIET_DEADLINE_S)
 
     def _victim(self) -> str:
         def holders() -> list[str]:

@@ -102,3 +102,27 @@ def test_an_append_reads_no_whole_table_although_all_were_empty_when_its_plan_wa
         few = append("stream:second")
         append(*(f"stream:{number}" for number in range(500)))
         assert append("stream:last") <= 2 * few
+
+
+@pytest.mark.postgres
+def test_an_id_is_looked_up_by_its_index_although_topics_were_short_when_the_plan_was_made(
+    postgres_schemas: Schemas, postgres_server: PostgresServer
+) -> None:
+    schema = postgres_schemas.new_name()
+    with closing(PostgresBus(postgres_server.url, prefix=schema)) as bus:
+        bus.call(Describe(("stream:a",)))  # creates the tables
+    with closing(PostgresAddress.parse(postgres_server.url, schema).connect()) as connection:
+
+        def append(*records: tuple[str, str]) -> int:
+            group = WriteGroup(PAYLOAD_MAX_BYTES)
+            group.add(Append(records=tuple(NewRecord(topic, {}, name) for topic, name in records)))
+            with connection.transaction():
+                before = rows_read(connection)
+                group.run(connection, LogClock())
+                return rows_read(connection) - before
+
+        append(*((f"stream:{number}", f"the first record of {number}") for number in range(200)))
+        connection.execute("ANALYZE topics, records, old_ids")
+        few = append(("stream:a", "first"))
+        append(*(("stream:a", str(number)) for number in range(500)))
+        assert append(("stream:a", "last")) <= 2 * few

@@ -23,7 +23,8 @@ from tests.support.ports import quiet_port
 from tests.support.processes import Child, ProcessGroup
 
 SERVER_MODULE = "tests.browser.children.page_server"
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The headless shell has no windows: it opens a page in half of the processor time.
+CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Chromium takes the last list of features, so those that Playwright disables are repeated.
 DISABLED_FEATURES = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",

@@ -24,7 +24,7 @@ from magent2.gateway.streaming.sse import CURSOR_MAX, MAX_EVENTS_MAX
 from tests.support.keys import ACCESS, create_key_holder
 from tests.support.openapi_cases import operations, run_cases
 
-EXAMPLES = 4  # per operation
+EXAMPLES = 2  # per operation; 100 in the soak form
 QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
 UNLIMITED = replace(QUICK, rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=1e6, burst=1_000_000)))
 GONE, THERE = "gone", "one"

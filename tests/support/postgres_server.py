@@ -87,7 +87,6 @@ class PostgresServer:
         self.data = self.folder / "data"
         self.log = self.folder / "postgres.log"
         self.spare_schemas: list[str] = []  # with empty logs
-        self._cleaner: psycopg.Connection | None = None  # empties logs; a connection for each would cost 20 ms
         self._process: subprocess.Popen[bytes] | None = None
         self._alive = -1  # the end of a pipe: readable when the server and all of its children have ended
 
@@ -203,9 +202,6 @@ class PostgresServer:
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
             return
-        if self._cleaner is not None:
-            self._cleaner.close()
-            self._cleaner = None
         self._process.send_signal(number)
         self._process.wait(STOP_DEADLINE_S)
         # Children may outlive the server for a moment, and a new server refuses to start beside them.
@@ -238,17 +234,14 @@ class PostgresServer:
 
     def empty_log(self, schema: str) -> None:
         """Make a log empty, as a new one is. A schema in which a test has changed more than rows is dropped."""
-        if self._cleaner is None:
-            self._cleaner = psycopg.connect(self.url, autocommit=True)
-        connection = self._cleaner
-        connection.execute(sql.SQL("SET search_path = {}; SET lock_timeout = '5s'").format(sql.Identifier(schema)))
-        try:
-            connection.execute(EMPTY_LOG)
-        except psycopg.Error:
-            connection.rollback()
-            self.drop_schema(schema)
-        else:
-            self.spare_schemas.append(schema)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("SET search_path = {}; SET lock_timeout = '5s'").format(sql.Identifier(schema)))
+            try:
+                connection.execute(EMPTY_LOG)
+            except psycopg.Error:
+                self.drop_schema(schema)
+            else:
+                self.spare_schemas.append(schema)
 
     def drop_schema(self, name: str) -> None:
         """Drop a schema and all that is in it, if it exists."""

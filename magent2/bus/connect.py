@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlunsplit
 
 from magent2.bus.interface import Engine
+from magent2.bus.urls import split_bus_url
 from magent2.errors import SettingsError
 from magent2.private_files import narrow_folder
 from magent2.settings import Settings
@@ -52,7 +53,7 @@ def default_url(settings: Settings) -> str:
 def hide_password(url: str) -> str:
     """The URL with its passwords replaced, for logs and messages."""
     try:
-        parts = urlsplit(url)
+        parts = split_bus_url(url)
     except ValueError:
         return "an invalid URL"
     options = parse_qsl(parts.query, keep_blank_values=True)
@@ -115,7 +116,7 @@ def _postgres(url: str, settings: Settings) -> Engine:
 def split_prefix(url: str) -> tuple[str, str | None]:
     """`redis://host/0?prefix=acme` → the URL without it, and `acme`: several logs can share one server."""
     try:
-        parts = urlsplit(url)
+        parts = split_bus_url(url)
     except ValueError:  # its text may quote a part of the password
         raise SettingsError(f"that is not a bus URL, because of its brackets or its port; use {URLS}") from None
     options = parse_qsl(parts.query, keep_blank_values=True)

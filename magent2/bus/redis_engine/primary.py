@@ -14,6 +14,7 @@ from magent2.bus.redis_engine.epoch import check_epoch
 from magent2.bus.redis_engine.errors import is_missing_function, is_not_primary, is_transient
 from magent2.bus.redis_engine.exchanges import Keyspace
 from magent2.bus.redis_engine.functions import Exchange, load_library
+from magent2.bus.urls import split_bus_url
 from magent2.errors import SettingsError, StorageError, StorageUnwritable
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class SentinelGroup:
         The Sentinels may have a login of their own: `sentinel_username` and `sentinel_password` in the query. With
         `rediss+sentinel` all connections use TLS. Raises `SettingsError`.
         """
-        parts = urlsplit(url)
+        parts = split_bus_url(url)
         scheme = SENTINEL_SCHEMES[parts.scheme]
         login, _, hosts = parts.netloc.rpartition("@")
         name, _, db = parts.path.removeprefix("/").partition("/")
@@ -113,7 +114,7 @@ class LogServer:
     @classmethod
     def parse(cls, url: str, prefix: str, payload_max_bytes: int) -> LogServer:
         """Read the URL of a server or of Sentinels. Raises `SettingsError`."""
-        parts = urlsplit(url)
+        parts = split_bus_url(url)
         by_sentinel = parts.scheme in SENTINEL_SCHEMES
         where = SentinelGroup.parse(url) if by_sentinel else ServerAddress.parse(url)
         replicas = dict(parse_qsl(parts.query, keep_blank_values=True)).get("wait", "0")

@@ -67,6 +67,7 @@ def test_a_url_that_names_no_bus_is_one_clear_line(url: str, says: str) -> None:
         "postgresql://me:hunter2@[::1/log",  # pragma: allowlist secret
         "postgresql://me:hunter2%zz@host/log",  # pragma: allowlist secret
         "postgresql://me:hunter2@[::1]x/log",  # pragma: allowlist secret
+        "redis+sentinel://me:hunter2@h1,[::1/log/0",  # pragma: allowlist secret
     ],
 )
 def test_a_refused_url_does_not_show_its_password(url: str) -> None:
@@ -95,6 +96,15 @@ def test_a_prefix_is_taken_out_of_the_url() -> None:
     assert split_prefix("redis://host/0?timeout=3&prefix=a") == ("redis://host/0?timeout=3", "a")
     options = "postgresql://host/log?options=-c%20jit%3Doff"
     assert split_prefix(f"{options}&prefix=a") == (options, "a")
+
+
+def test_hosts_of_a_list_may_be_ipv6_addresses() -> None:
+    """Releases of Python differ here: those since 2025 refuse to split such a URL."""
+    sentinels = "redis+sentinel://me:hunter2@h1:1,[::1]:2,[::1]/log/0"  # pragma: allowlist secret
+    assert hide_password(f"{sentinels}?wait=1") == "redis+sentinel://me:***@h1:1,[::1]:2,[::1]/log/0?wait=1"
+    assert split_prefix(f"{sentinels}?prefix=a") == (sentinels, "a")
+    standby = "postgresql://me@[::1]:1,[::1]:2/log"
+    assert split_prefix(f"{standby}?prefix=a") == (standby, "a")
 
 
 def test_the_default_url_names_the_default_file(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def _check_instructions(text: str) -> str:
     return text
 
 
-def _check_url(url: str) -> str:
+def check_url(url: str) -> str:
+    """Return an address of HTTP. Raises `ValueError` with what it must be."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -105,7 +106,7 @@ def _check_url(url: str) -> str:
 
 def _check_base_url(url: str) -> str:
     """An address of a model provider. It is stored with runs, so it must not contain a secret."""
-    parts = urlsplit(_check_url(url))
+    parts = urlsplit(check_url(url))
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("must have no user, password, query or fragment; name the variable of the key in api_key_env")
     return url.rstrip("/")
@@ -268,7 +269,7 @@ class McpServer:
     # In the file the name is the key of the table, `[mcp.NAME]`; the parser passes it under this alias.
     name: Annotated[str, Field(validation_alias="mcp.NAME")]
     command: tuple[str, ...] = ()
-    url: Annotated[Word, AfterValidator(_check_url)] | None = None
+    url: Annotated[Word, AfterValidator(check_url)] | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tools: tuple[Reference, ...] | None = None

@@ -25,7 +25,7 @@ from typing import cast, get_args
 
 from magent2.errors import SettingsError
 from magent2.models.address import NAME_MAX_CHARS, is_name
-from magent2.roster.spec import Api
+from magent2.roster.spec import Api, check_url
 
 DEFAULT_AGENT = "assistant"
 INSTRUCTIONS_MAX_BYTES = 1 << 20
@@ -64,7 +64,7 @@ class RunnerConfig:
             instructions=_instructions(variables),
             tools=_tools(_value(variables, "AGENT_TOOLS")),
             api_key=_value(variables, "OPENAI_API_KEY"),
-            base_url=_value(variables, "OPENAI_BASE_URL"),
+            base_url=base_url_of(variables),
             api=_api(_value(variables, "OPENAI_API")),
             variables=dict(variables),
             history_max=_number(variables, "AGENT_HISTORY_MAX", HISTORY_MAX_CHOICES),
@@ -77,6 +77,15 @@ class RunnerConfig:
 def _value(variables: Mapping[str, str], name: str) -> str | None:
     """The value of a variable. An empty or blank one counts as not set."""
     return variables.get(name, "").strip() or None
+
+
+def base_url_of(variables: Mapping[str, str]) -> str | None:
+    """The address of the default model server, if one is set. The error does not repeat it: it may contain a key."""
+    url = _value(variables, "OPENAI_BASE_URL")
+    try:
+        return None if url is None else check_url(url)
+    except ValueError as error:
+        raise SettingsError(f"OPENAI_BASE_URL {error}, as in http://127.0.0.1:11434/v1") from None
 
 
 def _agent_name(name: str | None) -> str:

@@ -147,7 +147,7 @@ def _needs(*names: str) -> Callable[[Values], list[str]]:
 def _hosted_mcp_missing(values: Values) -> list[str]:
     missing = _needs("HOSTED_MCP_URL", "HOSTED_MCP_TOKEN", "HOSTED_MCP_TOOLS")(values)
     url = values.get("HOSTED_MCP_URL", "")
-    return [*missing, "https in HOSTED_MCP_URL"] if url and urlsplit(url).scheme != "https" else missing
+    return [*missing, "https in HOSTED_MCP_URL"] if url and not url.lower().startswith("https://") else missing
 
 
 def _one_of(name: str, choices: tuple[str, ...]) -> Callable[[Values], list[str]]:

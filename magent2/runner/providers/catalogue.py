@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from magent2.errors import SettingsError
 from magent2.roster.spec import MODEL_TIMEOUT_S, AgentSpec, Api, Provider, Roster
+from magent2.runner.config import base_url_of
 from magent2.tools.builtins import OPENAI_HOST
 
 Protocol: TypeAlias = Literal["openai", "any-llm", "litellm"]
@@ -170,7 +171,7 @@ class ModelCatalogue:
     ) -> None:
         self._variables = os.environ if variables is None else variables
         self._api_key = api_key or self._variable(OPENAI_KEY)
-        self._base_url = base_url or self._variable("OPENAI_BASE_URL")
+        self._base_url = base_url or base_url_of(self._variables)
         self._api: Api | None = api
         self.providers = providers or {}
 

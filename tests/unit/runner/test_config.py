@@ -8,6 +8,7 @@ import pytest
 from magent2.errors import SettingsError
 from magent2.runner.build import build_agent
 from magent2.runner.config import INSTRUCTIONS_MAX_BYTES, RunnerConfig
+from magent2.runner.providers.catalogue import ModelCatalogue
 from magent2.sandbox.monty import LoopSandbox
 from magent2.tools.default_tools import known_tools
 
@@ -130,6 +131,14 @@ def test_every_tool_that_is_there_can_be_named_and_reaches_the_agent() -> None:
 
     assert on_openai == ["weather", "chat_send", "web_search"]
     assert elsewhere == ["weather", "chat_send"]
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "127.0.0.1:11434/v1", "file:///secret", "http://", "secret"])
+def test_an_address_that_is_no_url_is_one_clear_line_that_does_not_repeat_it(url: str) -> None:
+    for read in (RunnerConfig.read, lambda variables: ModelCatalogue(variables=variables)):
+        with pytest.raises(SettingsError, match="OPENAI_BASE_URL must start with http://") as refusal:
+            read({"OPENAI_BASE_URL": url})
+        assert "secret" not in str(refusal.value)
 
 
 def test_a_name_that_cannot_be_a_mailbox_is_refused() -> None:

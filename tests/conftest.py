@@ -67,7 +67,6 @@ def _server_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()
 

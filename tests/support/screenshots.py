@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 from playwright.sync_api import Browser, expect
 
 from magent2.bus.connect import connect
+from magent2.client import Client
 from tests.support.browser import PHONE, WIDE, PageServer, PageUser, browser, open_page, write_outbox
+from tests.support.files import PNG
 from tests.support.gated_model import befriend
 from tests.support.processes import ProcessGroup
 from tests.support.record_page_logs import PARTING, python
@@ -23,6 +25,7 @@ STORY = (
     "```python\nwith Client() as client:\n    sent = client.send('general', 'hello')\n"
     "    print(client.wait(sent).text)\n```"
 )
+SCHEDULES = (("What is new?", "Repeatedly", "0 9 * * 1-5"), ("Send the offer to Ann.", "After a time", "1d"))
 PANELS = {"tools": "Tools", "timeline": "Timeline", "usage": "Usage", "events": "Events", "graph": "Graph"}
 STILL = "*, ::before, ::after { animation: none !important; transition: none !important; caret-color: transparent }"
 
@@ -97,6 +100,62 @@ def send_out(user: PageUser, shoot: Shoot) -> None:
     shoot("sending")
 
 
+def attach(user: PageUser, shoot: Shoot) -> None:
+    """A message with two files, and another file that is not sent yet."""
+    user.page.get_by_role("button", name="New conversation").click()
+    files = user.server.folder / "uploads"
+    files.mkdir()
+    (files / "offer.md").write_text("# Offer\n\nOne lamp.\n")
+    (files / "prices.csv").write_text("id,price\nlamp-01,49\n")
+    (files / "photo.png").write_bytes(PNG)
+    _choose(user, files / "offer.md", files / "prices.csv")
+    user.send("Compare the offer with our prices.")
+    expect(user.answers()).to_have_count(1)
+    _choose(user, files / "photo.png")
+    user.message_box.fill("And this lamp?")
+    shoot("files")
+    user.message_box.fill("")
+    user.page.get_by_role("list", name="Attached files").get_by_role("button").click()
+
+
+def _choose(user: PageUser, *files: Path) -> None:
+    with user.page.expect_file_chooser() as chooser:
+        user.page.get_by_role("button", name="Attach").click()
+    chooser.value.set_files(files)
+    expect(user.page.get_by_role("list", name="Attached files").get_by_role("listitem")).to_have_count(len(files))
+
+
+def use_up_a_budget(user: PageUser, shoot: Shoot) -> None:
+    """A run that waits until its budget is raised."""
+    user.page.get_by_role("button", name="New conversation").click()
+    user.send("hello there")
+    expect(user.answers()).to_have_count(1)
+    with Client(user.server.url, user.server.token) as client:
+        used = client.usage("conversation", conversation=user.session_id).total.calls
+        client.set_budget("conversation", user.session_id, calls=used + 1)
+    user.send("weather in Oslo")
+    card = user.log.get_by_role("region", name="Budget").last
+    expect(card.get_by_text("Paused")).to_be_visible()
+    shoot("budget")
+    card.get_by_role("button", name="Stop the run").click()
+    expect(user.log.get_by_text("Stopped.")).to_be_visible()
+
+
+def schedule(user: PageUser, shoot: Shoot) -> None:
+    """A message for every working day, and one for tomorrow."""
+    user.page.get_by_role("tab", name="Schedules").click()
+    form = user.page.get_by_role("form", name="Add a schedule")
+    entries = user.page.get_by_role("list", name="Schedules").get_by_role("listitem")
+    for count, (text, kind, when) in enumerate(SCHEDULES, start=1):
+        form.get_by_label("Message").fill(text)
+        form.get_by_label("When").select_option(label=kind)
+        form.locator("input").fill(when)
+        form.get_by_role("button", name="Add schedule").click()
+        expect(entries).to_have_count(count)
+    shoot("schedules")
+    user.page.get_by_role("tab", name="Agents").click()
+
+
 def administer(user: PageUser, shoot: Shoot) -> None:
     """The dead letters and the outbox, which only admins see."""
     write_outbox(user.server)
@@ -146,6 +205,9 @@ def desktop(chromium: Browser, server: PageServer, folder: Path, theme: str) -> 
         decide(user, shoot)
         delegate(user, shoot)
         send_out(user, shoot)
+        attach(user, shoot)
+        schedule(user, shoot)
+        use_up_a_budget(user, shoot)
         administer(user, shoot)
         user.page.get_by_role("button", name="Keyboard shortcuts").click()
         shoot("help")

@@ -6,6 +6,9 @@ import asyncio
 from typing import Any
 
 from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Describe
+from magent2.models.address import chat_topic
 from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
 from tests.support.processes import Child, ProcessGroup
@@ -37,9 +40,9 @@ async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the
     )
     sent = await next_report(speaker)
     before = [len(talk.requests) for talk in talks.values()]
-    # The worker hears of another process's messages when it next looks; a run that ended before that would answer them
-    # as mail of its own. They are in the lanes, beside the message that is being answered, once it has looked.
-    await until(lambda: [pending_mail(bus, name) for name in talks] == [3, 2])
+    # The worker reads another process's messages when it next looks; a run that ended before that would answer them as
+    # mail of its own. That they are in the lanes shows nothing: a claim puts them there, also before they were read.
+    await until(lambda: [pending_mail(bus, name) for name in talks] == [3, 2] and has_read_inboxes(service, bus))
     for talk in talks.values():
         talk.open()
     fates = [await next_report(speaker) for _ in MESSAGES]
@@ -56,6 +59,12 @@ async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the
     assert fates[0] == fates[2] == {"id": "m1", "waiting": 0, "seen": [[AGENT, 1]]}
     assert fates[1] == {"id": "m2", "waiting": 0, "seen": [[AGENT, 1], [OTHER, 1]]}
     assert told == [("m1", "seen"), ("m2", "seen"), ("m2", "seen")]
+
+
+def has_read_inboxes(service: WorkerService, bus: Engine) -> bool:
+    """Whether the worker has read all mail of its agents. It passes steers on before it lets a run go on."""
+    infos = bus.call(Describe((chat_topic(AGENT), chat_topic(OTHER))))
+    return {info.topic: info.last for info in infos} == service._steers._cursors
 
 
 async def next_report(child: Child) -> dict[str, Any]:

@@ -183,7 +183,7 @@ LOCAL = [name for name, command in COMMANDS.items() if "bus" in {one.name for on
 BUSES = [name for name in LOCAL if name not in (*SERVERS, "doctor")]
 
 
-class Walk:
+class CommandRunner:
     """Runs commands in this process, and servers in processes of their own."""
 
     def __init__(self, magent2: CommandLine, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,21 +217,21 @@ class Walk:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    with served_team(tmp_path_factory.mktemp("served")) as commands:
-        assert commands.run("send", "general", "hello", "-c", "known", "--wait").code == 0
-        yield commands
+    with served_team(tmp_path_factory.mktemp("served")) as served:
+        assert served.run("send", "general", "hello", "-c", "known", "--wait").code == 0
+        yield served
 
 
 @pytest.fixture
-def walk(
+def commands(
     server: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Walk:
+) -> CommandRunner:
     for name in ("MAGENT2_URL", "MAGENT2_DATA_DIR"):
         monkeypatch.setenv(name, server.variables[name])
     for name in ("REDIS_URL", "MAGENT2_BUS_URL", "MAGENT2_TOKEN", "MAGENT2_CONFIG", "AGENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    return Walk(server, tmp_path, capsys)
+    return CommandRunner(server, tmp_path, capsys)
 
 
 class ShortBackoff(Backoff):
@@ -270,14 +270,14 @@ def check(done: Done, code: int | None = None) -> str:
     return lines[-1]
 
 
-def test_the_walk_knows_every_command() -> None:
+def test_the_cases_cover_every_command() -> None:
     assert set(ARGUMENTS) == set(COMMANDS)
     assert set(NOT_FOUND) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_unknown_option_is_named_with_the_help(walk: Walk, name: str) -> None:
-    message = check(walk.enter(name, ARGUMENTS[name], "--no-such-option"), 2)
+def test_an_unknown_option_is_named_with_the_help(commands: CommandRunner, name: str) -> None:
+    message = check(commands.enter(name, ARGUMENTS[name], "--no-such-option"), 2)
 
     assert "--no-such-option" in message
     assert f"'magent2 {name} --help'" in message
@@ -286,8 +286,8 @@ def test_an_unknown_option_is_named_with_the_help(walk: Walk, name: str) -> None
 @pytest.mark.parametrize(
     "name", [name for name, command in COMMANDS.items() if any(one.required for one in command.params)]
 )
-def test_a_missing_argument_is_named_with_the_help(walk: Walk, name: str) -> None:
-    message = check(walk.enter(name, ""), 2)
+def test_a_missing_argument_is_named_with_the_help(commands: CommandRunner, name: str) -> None:
+    message = check(commands.enter(name, ""), 2)
 
     assert "Missing" in message
     assert f"'magent2 {name} --help'" in message
@@ -295,50 +295,52 @@ def test_a_missing_argument_is_named_with_the_help(walk: Walk, name: str) -> Non
 
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", [name for name in REMOTE if name != "doctor"])
-def test_without_a_gateway_the_command_that_starts_one_is_named(walk: Walk, name: str, no_gateway: str) -> None:
-    message = check(walk.enter(name, ARGUMENTS[name], "--url", no_gateway), 1)
+def test_without_a_gateway_the_command_that_starts_one_is_named(
+    commands: CommandRunner, name: str, no_gateway: str
+) -> None:
+    message = check(commands.enter(name, ARGUMENTS[name], "--url", no_gateway), 1)
 
     assert "'magent2 serve'" in message
 
 
 @pytest.mark.parametrize("name", [name for name in REMOTE if name != "doctor"])
-def test_a_wrong_token_is_named(walk: Walk, name: str) -> None:
-    message = check(walk.enter(name, ARGUMENTS[name], "--token", WRONG_TOKEN), 1)
+def test_a_wrong_token_is_named(commands: CommandRunner, name: str) -> None:
+    message = check(commands.enter(name, ARGUMENTS[name], "--token", WRONG_TOKEN), 1)
 
     assert "token" in message
 
 
 @pytest.mark.parametrize("name", [name for name in REMOTE if "unknown" in ARGUMENTS[name].split()])
-def test_an_unknown_conversation_or_dead_letter_is_named(walk: Walk, name: str) -> None:
-    assert "unknown" in check(walk.enter(name, ARGUMENTS[name]), 1)
+def test_an_unknown_conversation_or_dead_letter_is_named(commands: CommandRunner, name: str) -> None:
+    assert "unknown" in check(commands.enter(name, ARGUMENTS[name]), 1)
 
 
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", [name for name in BUSES if name not in NOT_BY_BUS])
-def test_a_bus_that_does_not_answer_is_named(walk: Walk, name: str) -> None:
-    assert "127.0.0.1:1" in check(walk.enter(name, ARGUMENTS[name], "--bus", NO_REDIS), 1)
+def test_a_bus_that_does_not_answer_is_named(commands: CommandRunner, name: str) -> None:
+    assert "127.0.0.1:1" in check(commands.enter(name, ARGUMENTS[name], "--bus", NO_REDIS), 1)
 
 
 @pytest.mark.parametrize(
     "name", [name for name in BUSES if "unknown" in ARGUMENTS[name].split() and name not in MAY_SUCCEED]
 )
-def test_an_unknown_entry_of_the_directory_is_named(walk: Walk, name: str) -> None:
-    assert "unknown" in check(walk.enter(name, ARGUMENTS[name]))
+def test_an_unknown_entry_of_the_directory_is_named(commands: CommandRunner, name: str) -> None:
+    assert "unknown" in check(commands.enter(name, ARGUMENTS[name]))
 
 
 @pytest.mark.parametrize(("name", "arguments"), [(name, one) for name, cases in NOT_FOUND.items() for one in cases])
-def test_what_cannot_be_found_read_or_written_is_named(walk: Walk, name: str, arguments: str) -> None:
-    check(walk.enter(name, arguments))
+def test_what_cannot_be_found_read_or_written_is_named(commands: CommandRunner, name: str, arguments: str) -> None:
+    check(commands.enter(name, arguments))
 
 
 @pytest.mark.parametrize(("variable", "value", "typed"), VARIABLES)
 def test_an_invalid_variable_is_named(
-    walk: Walk, variable: str, value: str, typed: str, monkeypatch: pytest.MonkeyPatch
+    commands: CommandRunner, variable: str, value: str, typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
     words = typed.split()
 
-    message = check(walk.enter(" ".join(words[:2]), " ".join(words[2:])))
+    message = check(commands.enter(" ".join(words[:2]), " ".join(words[2:])))
 
     assert variable in message or value in message
 
@@ -352,11 +354,11 @@ def test_an_invalid_variable_is_named(
     ],
 )
 def test_a_value_that_is_not_repeated_is_described(
-    walk: Walk, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+    commands: CommandRunner, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
 
-    check(walk.enter("conversations ls" if variable == "MAGENT2_TOKEN" else "users ls", ""))
+    check(commands.enter("conversations ls" if variable == "MAGENT2_TOKEN" else "users ls", ""))
 
 
 @pytest.mark.parametrize("name", ["serve", "worker"])
@@ -367,20 +369,20 @@ def test_a_server_names_certificates_that_cannot_be_used(server: CommandLine, na
 
 
 @pytest.mark.parametrize("file", ["{nowhere}", "{folder}", "{bad_toml}"])
-def test_the_check_of_an_agents_file_lists_its_errors(walk: Walk, file: str) -> None:
-    done = walk.enter("agents check", file)
+def test_the_check_of_an_agents_file_lists_its_errors(commands: CommandRunner, file: str) -> None:
+    done = commands.enter("agents check", file)
 
     assert done.code != 0
     assert "Traceback" not in done.out + done.err
     assert re.search(r"No such file|directory|array declaration", done.out + done.err)
 
 
-def test_doctor_lists_what_to_fix_without_a_gateway(walk: Walk, no_gateway: str) -> None:
-    done = walk.enter("doctor", "", "--url", no_gateway)
+def test_doctor_lists_what_to_fix_without_a_gateway(commands: CommandRunner, no_gateway: str) -> None:
+    done = commands.enter("doctor", "", "--url", no_gateway)
 
     assert "Traceback" not in done.out + done.err
     assert "'magent2 serve'" in done.out
 
 
-def test_a_command_that_does_not_exist_is_named_with_a_similar_one(walk: Walk) -> None:
-    assert "Did you mean 'send'?" in check(walk.enter("sned", ""), 2)
+def test_a_command_that_does_not_exist_is_named_with_a_similar_one(commands: CommandRunner) -> None:
+    assert "Did you mean 'send'?" in check(commands.enter("sned", ""), 2)

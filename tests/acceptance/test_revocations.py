@@ -125,7 +125,7 @@ CASES = {
 }
 
 
-class Meanwhile(EngineWrapper):
+class ChangesBetween(EngineWrapper):
     """Before each append that would let something go, the next of these happens."""
 
     def __init__(self, engine: Engine, *happens: Callable[[], object]) -> None:
@@ -186,10 +186,10 @@ async def test_only_the_conditions_of_that_one_send_can_notice(
         send(bus, "something else", "aside", recipient="agent:Dee")  # who is active there has changed
         run_sync(bus, change_user, "bob", {"target": "elsewhere"})
 
-    meanwhile = Meanwhile(bus, *([touch] if looks == 2 else []), lambda: run_sync(bus, case.ends))
-    await work(meanwhile, blocks.made)
+    changes = ChangesBetween(bus, *([touch] if looks == 2 else []), lambda: run_sync(bus, case.ends))
+    await work(changes, blocks.made)
 
-    assert meanwhile.happens == []
+    assert changes.happens == []
     assert blocks.text.endswith(status(case, BY_TOOL[failing], other))
     assert all_arrived(bus) == expected_arrivals(other)
 
@@ -200,7 +200,7 @@ async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sand
     blocks = Blocks(sandbox, way.code(now=True) + way.code() + "None", *messaging_tools())
 
     await work(
-        Meanwhile(bus, lambda: None, lambda: run_sync(bus, set_contact_blocked, "desk", "ann", blocked=True)),
+        ChangesBetween(bus, lambda: None, lambda: run_sync(bus, set_contact_blocked, "desk", "ann", blocked=True)),
         blocks.made,
     )
 
@@ -215,7 +215,7 @@ async def test_a_user_who_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandb
     code = "".join(BY_TOOL[name].code() for name in ("friend_send", "say"))
     blocks = Blocks(sandbox, code + "None", *messaging_tools())
 
-    await work(Meanwhile(bus, lambda: run_sync(bus, erase_user, "user:bob")), blocks.made)
+    await work(ChangesBetween(bus, lambda: run_sync(bus, erase_user, "user:bob")), blocks.made)
 
     assert blocks.text.endswith("\n\n[Messages: 1 sent, 1 failed]\n- friend_send to @bob: user 'bob' was removed")
     assert all_arrived(bus) == expected_arrivals(BY_TOOL["say"])

@@ -4,8 +4,8 @@ A test class of your runner says how to make one that behaves in a certain way:
 
     class TestMyRunner(RunnerContract):
         @pytest.fixture
-        def making(self) -> Making:
-            return MakingMine()
+        def maker(self) -> RunnerMaker:
+            return MineMaker()
 
 A model that says what it likes is made with `exact = False`. Its answers are then held against themselves: what must
 be equal to a chosen text for the others must be there at all, and tokens join to the output all the same.
@@ -39,7 +39,7 @@ class Runner(Protocol):
     def stream_run(self, envelope: MessageEnvelope) -> Iterable[Any]: ...
 
 
-class Making:
+class RunnerMaker:
     """How to come to runners. What a kind of runner cannot do it leaves out, and the tests of it are skipped."""
 
     exact = True  # whether a runner says the text that it was made for, and not what it likes
@@ -94,7 +94,7 @@ def read_until_error(runner: Runner) -> tuple[list[Any], Exception | None]:
 
 class RunnerContract:
     @pytest.fixture
-    def making(self) -> Making:
+    def maker(self) -> RunnerMaker:
         raise NotImplementedError("say how to make your runner: see the docstring of this module")
 
     @pytest.fixture(autouse=True)
@@ -103,38 +103,38 @@ class RunnerContract:
         eventually(lambda: not run_threads())
 
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-    def test_tokens_come_in_order_and_join_to_exactly_the_output(self, making: Making, text: str) -> None:
-        *tokens, output = making.saying(text).stream_run(envelope(text))
+    def test_tokens_come_in_order_and_join_to_exactly_the_output(self, maker: RunnerMaker, text: str) -> None:
+        *tokens, output = maker.saying(text).stream_run(envelope(text))
 
         assert all(isinstance(event, TokenEvent) for event in tokens)
         assert [event.index for event in tokens] == list(range(len(tokens)))
         assert isinstance(output, OutputEvent)
         assert text_of(tokens) == output.text
-        assert making.is_said(output.text, text)
+        assert maker.is_said(output.text, text)
 
-    def test_every_event_names_the_conversation_and_has_an_id_of_its_own(self, making: Making) -> None:
-        events = list(making.saying("one two").stream_run(envelope("one two", "other")))
+    def test_every_event_names_the_conversation_and_has_an_id_of_its_own(self, maker: RunnerMaker) -> None:
+        events = list(maker.saying("one two").stream_run(envelope("one two", "other")))
 
         assert {event.conversation_id for event in events} == {"other"}
         assert len({event.id for event in events}) == len(events)
 
-    def test_events_survive_json(self, making: Making) -> None:
-        for event in making.saying("one two").stream_run(envelope("one two")):
+    def test_events_survive_json(self, maker: RunnerMaker) -> None:
+        for event in maker.saying("one two").stream_run(envelope("one two")):
             assert type(event).model_validate(event.model_dump(mode="json")) == event
 
-    def test_nothing_happens_before_the_first_event_is_asked_for(self, making: Making) -> None:
-        events = making.saying("hello").stream_run(envelope("hello"))
+    def test_nothing_happens_before_the_first_event_is_asked_for(self, maker: RunnerMaker) -> None:
+        events = maker.saying("hello").stream_run(envelope("hello"))
 
         assert run_threads() == []
-        assert making.is_said(text_of(events), "hello")
+        assert maker.is_said(text_of(events), "hello")
 
-    async def test_it_can_be_read_on_a_thread_that_has_a_loop(self, making: Making) -> None:
-        *_, output = making.saying("one two").stream_run(envelope("one two"))
+    async def test_it_can_be_read_on_a_thread_that_has_a_loop(self, maker: RunnerMaker) -> None:
+        *_, output = maker.saying("one two").stream_run(envelope("one two"))
 
-        assert making.is_said(output.text, "one two")
+        assert maker.is_said(output.text, "one two")
 
-    def test_runs_side_by_side_do_not_mix(self, making: Making) -> None:
-        runners = {text: making.saying(text) for text in ("one two three", "four five six", "seven eight nine")}
+    def test_runs_side_by_side_do_not_mix(self, maker: RunnerMaker) -> None:
+        runners = {text: maker.saying(text) for text in ("one two three", "four five six", "seven eight nine")}
 
         with ThreadPoolExecutor(len(runners)) as pool:
             found = pool.map(lambda text: list(runners[text].stream_run(envelope(text, text))), runners)
@@ -142,47 +142,47 @@ class RunnerContract:
         for text, events in zip(runners, found, strict=True):
             assert {event.conversation_id for event in events} == {text}
             assert text_of(events) == events[-1].text
-            assert making.is_said(events[-1].text, text)
+            assert maker.is_said(events[-1].text, text)
 
-    def test_an_error_comes_after_the_events_before_it_and_there_is_no_output(self, making: Making) -> None:
-        seen, error = read_until_error(making.failing("one two three four"))
+    def test_an_error_comes_after_the_events_before_it_and_there_is_no_output(self, maker: RunnerMaker) -> None:
+        seen, error = read_until_error(maker.failing("one two three four"))
 
         assert error is not None
-        assert making.is_begun(text_of(seen), "one two three four")
+        assert maker.is_begun(text_of(seen), "one two three four")
         assert not any(isinstance(event, OutputEvent) for event in seen)
 
-    def test_a_failed_run_does_not_spoil_the_next(self, making: Making) -> None:
-        runner = making.failing("one two three four")
+    def test_a_failed_run_does_not_spoil_the_next(self, maker: RunnerMaker) -> None:
+        runner = maker.failing("one two three four")
         _, error = read_until_error(runner)
 
         *_, output = runner.stream_run(envelope("hi"))
 
         assert error is not None
-        assert making.is_said(output.text, "one two three four")
+        assert maker.is_said(output.text, "one two three four")
 
-    def test_closing_early_ends_the_run_and_its_thread(self, making: Making) -> None:
-        events = iter(making.stuck("one two three four").stream_run(envelope("hi")))
+    def test_closing_early_ends_the_run_and_its_thread(self, maker: RunnerMaker) -> None:
+        events = iter(maker.stuck("one two three four").stream_run(envelope("hi")))
         first = next(events)
 
         events.close()  # type: ignore[attr-defined]
 
-        assert making.is_begun(first.text, "one two three four")
+        assert maker.is_begun(first.text, "one two three four")
         assert run_threads() == []
 
-    def test_a_reader_that_is_dropped_ends_the_run_too(self, making: Making) -> None:
-        events = iter(making.stuck("one two three four").stream_run(envelope("hi")))
+    def test_a_reader_that_is_dropped_ends_the_run_too(self, maker: RunnerMaker) -> None:
+        events = iter(maker.stuck("one two three four").stream_run(envelope("hi")))
         next(events)
 
         del events
 
         assert run_threads() == []
 
-    def test_a_tool_is_shown_when_it_is_called_and_when_it_has_answered(self, making: Making) -> None:
-        events = list(making.calling("work", "all done").stream_run(envelope("go")))
+    def test_a_tool_is_shown_when_it_is_called_and_when_it_has_answered(self, maker: RunnerMaker) -> None:
+        events = list(maker.calling("work", "all done").stream_run(envelope("go")))
 
         start, end = (event for event in events if isinstance(event, ToolStepEvent))
         assert (start.name, start.args, start.status) == ("work", {"n": 1}, "start")
         assert (end.name, end.result_summary, end.status) == ("work", "did 1", "success")
         assert start.tool_call_id == end.tool_call_id
         assert events.index(end) < events.index(next(e for e in events if isinstance(e, TokenEvent)))
-        assert making.is_said(events[-1].text, "all done")
+        assert maker.is_said(events[-1].text, "all done")

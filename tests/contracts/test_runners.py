@@ -18,7 +18,7 @@ from magent2.runner.demo.model import DemoModel, build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from tests.contracts.runner import Making, Runner, RunnerContract, envelope, text_of
+from tests.contracts.runner import Runner, RunnerContract, RunnerMaker, envelope, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
 
@@ -28,15 +28,15 @@ def work(n: int) -> str:
     return f"did {n}"
 
 
-class MakingEcho(Making):
+class EchoMaker(RunnerMaker):
     def saying(self, text: str) -> Runner:
         return EchoRunner()
 
 
 class TestEcho(RunnerContract):
     @pytest.fixture
-    def making(self) -> Making:
-        return MakingEcho()
+    def maker(self) -> RunnerMaker:
+        return EchoMaker()
 
 
 def step(text: str, stop_after: int | None = None, how: str = "") -> ModelStep:
@@ -58,7 +58,7 @@ def scripted(*steps: Any) -> Runner:
     return OpenAIAgentsRunner(Agent(name="Dev", model=ScriptedModel(steps), tools=[work]))
 
 
-class MakingScripted(Making):
+class ScriptedMaker(RunnerMaker):
     def saying(self, text: str) -> Runner:
         return scripted(step(text))
 
@@ -74,22 +74,22 @@ class MakingScripted(Making):
 
 class TestSdkOnAScriptedModel(RunnerContract):
     @pytest.fixture
-    def making(self) -> Making:
-        return MakingScripted()
+    def maker(self) -> RunnerMaker:
+        return ScriptedMaker()
 
 
-class MakingDemo(Making):
+class DemoMaker(RunnerMaker):
     def saying(self, text: str) -> Runner:
         return OpenAIAgentsRunner(Agent(name="Dev", model=DemoModel()))
 
 
 class TestSdkOnTheDemoModel(RunnerContract):
     @pytest.fixture
-    def making(self) -> Making:
-        return MakingDemo()
+    def maker(self) -> RunnerMaker:
+        return DemoMaker()
 
 
-class MakingHttp(Making):
+class HttpMaker(RunnerMaker):
     """A server per runner; all of them end with the test."""
 
     def __init__(self) -> None:
@@ -125,33 +125,33 @@ class MakingHttp(Making):
 
 class TestSdkOverHttp(RunnerContract):
     @pytest.fixture
-    def making(self) -> Iterator[MakingHttp]:
-        made = MakingHttp()
+    def maker(self) -> Iterator[HttpMaker]:
+        made = HttpMaker()
         yield made
         made.close()
 
-    def test_one_run_after_the_other_reaches_the_server(self, making: MakingHttp) -> None:
+    def test_one_run_after_the_other_reaches_the_server(self, maker: HttpMaker) -> None:
         """Each run has a loop of its own; a connection that the last one left open must not be used again."""
-        runner = making.serve(*(Reply(f"answer {number}") for number in range(4)))
+        runner = maker.serve(*(Reply(f"answer {number}") for number in range(4)))
 
         outputs = [list(runner.stream_run(envelope(f"question {number}")))[-1].text for number in range(4)]
 
         assert outputs == [f"answer {number}" for number in range(4)]
-        assert len(making.servers[0].requests) == 4
+        assert len(maker.servers[0].requests) == 4
 
-    def test_the_model_sees_the_conversation_so_far_but_no_failed_run(self, making: MakingHttp) -> None:
-        runner = making.serve(Reply("first answer"), Reply("never ends", break_after=1), Reply("second answer"))
+    def test_the_model_sees_the_conversation_so_far_but_no_failed_run(self, maker: HttpMaker) -> None:
+        runner = maker.serve(Reply("first answer"), Reply("never ends", break_after=1), Reply("second answer"))
         list(runner.stream_run(envelope("first")))
         with pytest.raises(TransientError):
             list(runner.stream_run(envelope("second")))
 
         list(runner.stream_run(envelope("second")))
 
-        said = [item["content"] for item in making.servers[0].requests[-1]["input"] if item.get("role") == "user"]
+        said = [item["content"] for item in maker.servers[0].requests[-1]["input"] if item.get("role") == "user"]
         assert said == ["first", "second"]
 
-    def test_usage_is_what_the_server_counted(self, making: MakingHttp) -> None:
-        *_, output = making.serve(Reply("hello", usage=(7, 5))).stream_run(envelope("hi"))
+    def test_usage_is_what_the_server_counted(self, maker: HttpMaker) -> None:
+        *_, output = maker.serve(Reply("hello", usage=(7, 5))).stream_run(envelope("hi"))
 
         assert output.usage == {"requests": 1, "input_tokens": 7, "output_tokens": 5, "total_tokens": 12}
 
@@ -166,36 +166,36 @@ class TestSdkOverHttp(RunnerContract):
         ],
         ids=["cut off", "ends without completing", "reports a failure", "too many requests", "server error"],
     )
-    def test_what_may_go_better_next_time_is_transient(self, making: MakingHttp, reply: Reply) -> None:
+    def test_what_may_go_better_next_time_is_transient(self, maker: HttpMaker, reply: Reply) -> None:
         with pytest.raises(TransientError, match="the model did not answer"):
-            list(making.serve(reply).stream_run(envelope("hi")))
+            list(maker.serve(reply).stream_run(envelope("hi")))
 
-    def test_a_bad_request_is_not_transient(self, making: MakingHttp) -> None:
+    def test_a_bad_request_is_not_transient(self, maker: HttpMaker) -> None:
         with pytest.raises(ModelError, match="check the model's name"):
-            list(making.serve(Reply("no such model", status=400)).stream_run(envelope("hi")))
+            list(maker.serve(Reply("no such model", status=400)).stream_run(envelope("hi")))
 
-    def test_a_tool_that_fails_is_shown_and_the_run_goes_on(self, making: MakingHttp) -> None:
-        runner = making.serve(Reply(calls=[Call("work", {"n": "many"})]), Reply("sorry"), tools=True)
+    def test_a_tool_that_fails_is_shown_and_the_run_goes_on(self, maker: HttpMaker) -> None:
+        runner = maker.serve(Reply(calls=[Call("work", {"n": "many"})]), Reply("sorry"), tools=True)
 
         events = list(runner.stream_run(envelope("go")))
 
         assert [event.status for event in events if event.event == "tool_step"] == ["start", "error"]
         assert events[-1].text == "sorry"
 
-    def test_a_tool_that_does_not_exist_is_an_answer_to_the_model(self, making: MakingHttp) -> None:
-        runner = making.serve(Reply(calls=[Call("juggle")]), Reply("I cannot"))
+    def test_a_tool_that_does_not_exist_is_an_answer_to_the_model(self, maker: HttpMaker) -> None:
+        runner = maker.serve(Reply(calls=[Call("juggle")]), Reply("I cannot"))
 
         *_, output = runner.stream_run(envelope("go"))
 
         assert output.text == "I cannot"
-        assert making.servers[0].requests[-1]["input"][-1]["type"] == "function_call_output"
+        assert maker.servers[0].requests[-1]["input"][-1]["type"] == "function_call_output"
 
-    def test_closing_early_hangs_up_on_the_model(self, making: MakingHttp) -> None:
+    def test_closing_early_hangs_up_on_the_model(self, maker: HttpMaker) -> None:
         text = "word " * 500
-        events = iter(making.stuck(text).stream_run(envelope("hi")))
+        events = iter(maker.stuck(text).stream_run(envelope("hi")))
         assert text_of([next(events)]) == "word "
 
         events.close()  # type: ignore[attr-defined]
-        making.gate.set()
+        maker.gate.set()
 
-        assert making.servers[0].hung_up.wait(10)
+        assert maker.servers[0].hung_up.wait(10)

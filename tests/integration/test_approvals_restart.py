@@ -20,7 +20,7 @@ PATH = "/api/sdk/session/"
 EXPIRY_S = 10  # longer than it takes to see that a call waits, also on a busy machine
 
 
-class House:
+class ServedTeam:
     """The process that serves the default team with the demo model, and the commands that are typed beside it."""
 
     def __init__(self, commands: CommandLine, bus_url: str) -> None:
@@ -77,12 +77,12 @@ def answers(client: httpx2.Client, session: str) -> list[str]:
 
 
 def test_a_decision_after_all_processes_were_killed_is_applied(commands: CommandLine, log_url: str) -> None:
-    house = House(commands, log_url)
-    with house.served() as client:
+    team = ServedTeam(commands, log_url)
+    with team.served() as client:
         calls = {session: ask(client, session) for session in ("yes", "no", "stop")}
-    with house.served(MAGENT2_LIMIT_APPROVAL_MAX_S=str(EXPIRY_S)) as client:
-        assert house.type("approve", "yes", calls["yes"])["status"] == "approved"
-        assert house.type("reject", "no", calls["no"], "--reason", "not that one")["status"] == "rejected"
+    with team.served(MAGENT2_LIMIT_APPROVAL_MAX_S=str(EXPIRY_S)) as client:
+        assert team.type("approve", "yes", calls["yes"])["status"] == "approved"
+        assert team.type("reject", "no", calls["no"], "--reason", "not that one")["status"] == "rejected"
         assert client.post(f"{PATH}stop/stop").status_code == 202
         (yes,) = eventually(lambda: answers(client, "yes"))
         (no,) = eventually(lambda: answers(client, "no"))
@@ -90,7 +90,7 @@ def test_a_decision_after_all_processes_were_killed_is_applied(commands: Command
         shown = {session: statuses(client, session) for session in calls}
         forgotten = ask(client, "late")
         waiting = statuses(client, "late")
-    with house.served() as client:
+    with team.served() as client:
         (late,) = eventually(lambda: answers(client, "late"), EXPIRY_S + DEADLINE_S)
         refused = client.post(f"{PATH}late/approvals/{forgotten}", json={"decision": "approve"})
         expired = statuses(client, "late")

@@ -45,7 +45,7 @@ def answer(request: Json) -> Reply:
     return Reply(calls=[Call("run_python", {"code": GOOD if "good" in str(text) else BAD}, "c1")])
 
 
-class Theatre:
+class BlockScenario:
     def __init__(self, engine: Engine, workers: Child, effects: Path) -> None:
         self.engine = engine
         self._workers = workers
@@ -93,27 +93,27 @@ class Theatre:
 
 
 @pytest.fixture
-def theatre(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[Theatre]:
+def scenario(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[BlockScenario]:
     effects = tmp_path / "effects"
     with ModelServer(answer) as server:
         workers = process_group.spawn(CHILD, url=log_url, model_url=server.url, effects=str(effects))
         workers.next_report()
-        yield Theatre(engine, workers, effects)
+        yield BlockScenario(engine, workers, effects)
 
 
-def test_a_block_survives_a_crash_of_its_worker_at_any_point(theatre: Theatre) -> None:
-    kills = sum(not theatre.kill_and_take_over(f"call{call}", call=call) for call in (1, 2, 3))
+def test_a_block_survives_a_crash_of_its_worker_at_any_point(scenario: BlockScenario) -> None:
+    kills = sum(not scenario.kill_and_take_over(f"call{call}", call=call) for call in (1, 2, 3))
 
-    kills += kill_at_every_append(theatre, "x", bad=False)
+    kills += kill_at_every_append(scenario, "x", bad=False)
 
     assert kills >= KILLS_MIN
     print(f"{kills} kills")
 
 
-def kill_at_every_append(theatre: Theatre, name: str, *, bad: bool) -> int:
+def kill_at_every_append(scenario: BlockScenario, name: str, *, bad: bool) -> int:
     kills = 0
     for at in range(1, APPENDS_MAX):
-        lived = [theatre.kill_and_take_over(f"{name}{at}-{after}", at, after, bad=bad) for after in (False, True)]
+        lived = [scenario.kill_and_take_over(f"{name}{at}-{after}", at, after, bad=bad) for after in (False, True)]
         kills += lived.count(False)
         if all(lived):
             break
@@ -121,11 +121,11 @@ def kill_at_every_append(theatre: Theatre, name: str, *, bad: bool) -> int:
 
 
 @pytest.mark.soak
-def test_blocks_survive_a_hundred_crashes(theatre: Theatre) -> None:
+def test_blocks_survive_a_hundred_crashes(scenario: BlockScenario) -> None:
     kills, number = 0, 0
     while kills < SOAK_KILLS:
         number += 1
         bad = number % 2 == 0
-        kills += sum(not theatre.kill_and_take_over(f"c{number}-{call}", call=call, bad=bad) for call in (1, 2, 3))
-        kills += kill_at_every_append(theatre, f"n{number}-", bad=bad)
+        kills += sum(not scenario.kill_and_take_over(f"c{number}-{call}", call=call, bad=bad) for call in (1, 2, 3))
+        kills += kill_at_every_append(scenario, f"n{number}-", bad=bad)
     print(f"{kills} kills")

@@ -34,7 +34,7 @@ ROUNDS, KILLS = 20, 2
 ROUNDS_SOAK, KILLS_SOAK = 300, 20
 
 
-class BusyForce(ServicePool):
+class BusyPool(ServicePool):
     """Workers with runs of several turns, and a client that interrupts them and asks again."""
 
     module = "tests.integration.children.steerable_service"
@@ -101,58 +101,58 @@ class BusyForce(ServicePool):
         return [record for record in commands if record.payload.get("conversation_id") == conversation]
 
 
-def talk_through(force: BusyForce, rounds: int, kills: int, rng: random.Random) -> None:
+def talk_through(pool: BusyPool, rounds: int, kills: int, rng: random.Random) -> None:
     for conversation in CONVERSATIONS:  # before any worker reads them: the second is refused, the third stops the first
-        force.say(conversation, "reject")
-        force.say(conversation, "reject")
-        force.say(conversation, "interrupt")
+        pool.say(conversation, "reject")
+        pool.say(conversation, "reject")
+        pool.say(conversation, "interrupt")
     for _ in range(WORKERS):
-        force.start_worker(THINK_MAX_S)
-    force.await_ready()
+        pool.start_worker(THINK_MAX_S)
+    pool.await_ready()
     deaths = set(rng.sample(range(1, rounds), kills))
     for number in range(rounds):
         conversation = rng.choice(CONVERSATIONS)
         what = rng.choice(("interrupt", "reject", "replace"))
         if what == "replace":
-            force.wait_for(rng.choice((0, force.posted())))
-            force.replace(conversation)
+            pool.wait_for(rng.choice((0, pool.posted())))
+            pool.replace(conversation)
         else:
-            force.say(conversation, "interrupt" if what == "interrupt" else "reject")
+            pool.say(conversation, "interrupt" if what == "interrupt" else "reject")
         if number in deaths:
-            force.kill_one()
-    eventually(lambda: force.ended() >= force.posted(), QUIET_DEADLINE_S)
+            pool.kill_one()
+    eventually(lambda: pool.ended() >= pool.posted(), QUIET_DEADLINE_S)
     for conversation in CONVERSATIONS:
-        force.replace(conversation)
-    eventually(lambda: force.ended() >= force.posted(), QUIET_DEADLINE_S)
+        pool.replace(conversation)
+    eventually(lambda: pool.ended() >= pool.posted(), QUIET_DEADLINE_S)
 
 
-def check(force: BusyForce, kills: int) -> None:
-    force.drain_all()
-    assert_clean(force.findings())
-    print(f"{force.posted()} messages, {force.replaced} replaced, {dict(force.happened)}")
-    assert force.happened["kills"] == kills
-    assert force.happened["busy"] >= len(CONVERSATIONS)
-    assert force.happened["stopped"] >= len(CONVERSATIONS)
-    assert force.replaced >= len(CONVERSATIONS)
+def check(pool: BusyPool, kills: int) -> None:
+    pool.drain_all()
+    assert_clean(pool.findings())
+    print(f"{pool.posted()} messages, {pool.replaced} replaced, {dict(pool.happened)}")
+    assert pool.happened["kills"] == kills
+    assert pool.happened["busy"] >= len(CONVERSATIONS)
+    assert pool.happened["stopped"] >= len(CONVERSATIONS)
+    assert pool.replaced >= len(CONVERSATIONS)
 
 
 @pytest.mark.parametrize("log_url", [pytest.param("redis", marks=pytest.mark.redis)], indirect=True)
 def test_messages_to_busy_conversations_survive_worker_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = BusyForce(log_url, engine, process_group, rng)
+    pool = BusyPool(log_url, engine, process_group, rng)
 
-    talk_through(force, ROUNDS, KILLS, rng)
+    talk_through(pool, ROUNDS, KILLS, rng)
 
-    check(force, KILLS)
+    check(pool, KILLS)
 
 
 @pytest.mark.soak
 def test_300_messages_to_busy_conversations_survive_many_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = BusyForce(log_url, engine, process_group, rng)
+    pool = BusyPool(log_url, engine, process_group, rng)
 
-    talk_through(force, ROUNDS_SOAK, KILLS_SOAK, rng)
+    talk_through(pool, ROUNDS_SOAK, KILLS_SOAK, rng)
 
-    check(force, KILLS_SOAK)
+    check(pool, KILLS_SOAK)

@@ -42,7 +42,7 @@ def answer(request: Json) -> Reply:
     return Reply("Two picks.", calls=[Call("pick", {}, call) for call in OUTPUTS])
 
 
-class Stage:
+class ClientToolScenario:
     """A log, a gateway, a model, and workers that are killed one after the other."""
 
     def __init__(self, engine: Engine, model: ModelServer, workers: Child, client: openai.OpenAI) -> None:
@@ -86,7 +86,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[Stage]:
+def scenario(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[ClientToolScenario]:
     port = quiet_port()
     place = ["--bus", log_url, "--host", "127.0.0.1", "--port", str(port), "--token", TOKEN]
     with ModelServer(answer) as model, ModelServer(lambda request: Reply(status=503)) as down:
@@ -97,20 +97,20 @@ def stage(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: P
         model.requests.clear()
         eventually(lambda: answers_at(port))
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=TOKEN, max_retries=0) as client:
-            yield Stage(engine, model, workers, client)
+            yield ClientToolScenario(engine, model, workers, client)
 
 
-def test_a_worker_is_killed_while_the_run_waits_and_right_after_the_outputs_came(stage: Stage) -> None:
-    assert _park_and_answer(stage, 1, after=True, kinds=("pause", "decision")) == 0
-    assert _park_and_answer(stage, 1, after=False) == 0
+def test_a_worker_is_killed_while_the_run_waits_and_right_after_the_outputs_came(scenario: ClientToolScenario) -> None:
+    assert _park_and_answer(scenario, 1, after=True, kinds=("pause", "decision")) == 0
+    assert _park_and_answer(scenario, 1, after=False) == 0
 
 
 @pytest.mark.soak
-def test_workers_are_killed_around_every_append(stage: Stage) -> None:
+def test_workers_are_killed_around_every_append(scenario: ClientToolScenario) -> None:
     points = 0
 
     for at in range(1, APPENDS_MAX):
-        survivors = [_park_and_answer(stage, at, after) for after in (False, True)]
+        survivors = [_park_and_answer(scenario, at, after) for after in (False, True)]
         points += sum(2 - lived for lived in survivors)
         if survivors == [2, 2]:
             break
@@ -119,49 +119,49 @@ def test_workers_are_killed_around_every_append(stage: Stage) -> None:
     print(f"{points} points")
 
 
-def _park_and_answer(stage: Stage, at: int, after: bool, kinds: Kinds = (None, None)) -> int:
+def _park_and_answer(scenario: ClientToolScenario, at: int, after: bool, kinds: Kinds = (None, None)) -> int:
     """Kill the worker before the run waits, and another one after the outputs came. Return how many lived.
 
     The number of appends depends on how the tokens are grouped; with `kinds`, only those with such a record count.
     """
     session = f"{'after' if after else 'before'}{at}{kinds[0] or 'x'}"
-    asked = len(stage.model.requests)
-    stage.start(f"parks-{session}", at, after, kinds[0])
-    first = stage.post(session)
-    parks = stage.wait(f"parks-{session}")
+    asked = len(scenario.model.requests)
+    scenario.start(f"parks-{session}", at, after, kinds[0])
+    first = scenario.post(session)
+    parks = scenario.wait(f"parks-{session}")
     if kinds[0] == "pause":
-        assert stage.pauses(session) == 1
-    if not stage.pauses(session):
-        stage.start(f"parks-too-{session}")
-        assert stage.wait(f"parks-too-{session}")
-    assert (stage.pauses(session), answers_recorded(stage.engine, session)) == (1, [0])
+        assert scenario.pauses(session) == 1
+    if not scenario.pauses(session):
+        scenario.start(f"parks-too-{session}")
+        assert scenario.wait(f"parks-too-{session}")
+    assert (scenario.pauses(session), answers_recorded(scenario.engine, session)) == (1, [0])
 
-    made = stage.client.responses.create(previous_response_id=first, input=ITEMS, background=True)
-    stage.start(f"goes-on-{session}", at, after, kinds[1])
-    goes_on = stage.wait(f"goes-on-{session}")
-    again = stage.client.responses.create(previous_response_id=first, input=ITEMS, background=True)
-    if not outputs(stage.engine, session):
-        stage.start(f"goes-on-too-{session}")
-        assert stage.wait(f"goes-on-too-{session}")
+    made = scenario.client.responses.create(previous_response_id=first, input=ITEMS, background=True)
+    scenario.start(f"goes-on-{session}", at, after, kinds[1])
+    goes_on = scenario.wait(f"goes-on-{session}")
+    again = scenario.client.responses.create(previous_response_id=first, input=ITEMS, background=True)
+    if not outputs(scenario.engine, session):
+        scenario.start(f"goes-on-too-{session}")
+        assert scenario.wait(f"goes-on-too-{session}")
 
-    found = stage.client.responses.retrieve(made.id)
+    found = scenario.client.responses.retrieve(made.id)
     assert (found.status, found.output_text, again.id) == ("completed", "Done.", made.id), session
-    assert outputs(stage.engine, session) == ["Done."], session
-    _check_history(stage, session)
-    turns = [len(results_in(request["input"])) for request in stage.model.requests[asked:]]
+    assert outputs(scenario.engine, session) == ["Done."], session
+    _check_history(scenario, session)
+    turns = [len(results_in(request["input"])) for request in scenario.model.requests[asked:]]
     assert set(turns) == {0, 2}, session
     assert len(turns) <= 4 - parks - goes_on, session
     return parks + goes_on
 
 
-def _check_history(stage: Stage, session: str) -> None:
+def _check_history(scenario: ClientToolScenario, session: str) -> None:
     """One pause, one decision and one result per call, one end. Nothing is left in the lane."""
-    marks = sorted_history(stage.engine, session)
+    marks = sorted_history(scenario.engine, session)
     told = [(mark["call_id"], mark["output"]) for mark in marks if mark["kind"] == "decision"]
     results = [(mark["call_id"], mark["output"]) for mark in marks if mark["kind"] == "tool"]
     assert sorted(told) == sorted(results) == sorted(OUTPUTS.items()), session
     assert [sum(mark["kind"] == kind for mark in marks) for kind in ("start", "pause", "end")] == [1, 1, 1], session
-    events = [record.payload for record in whole_log(stage.engine, f"stream:{session}")]
+    events = [record.payload for record in whole_log(scenario.engine, f"stream:{session}")]
     calls = [(event["status"], event["tool_call_id"]) for event in events if event["event"] == "client_call"]
     assert sorted(calls) == sorted((status, call) for status in ("requested", "answered") for call in OUTPUTS), session
     assert [event["status"] for event in events if event["event"] == "run"][-1] == "finished", session

@@ -52,7 +52,7 @@ def answer(request: Json) -> Reply:
 TURNS = 4
 
 
-class Theatre:
+class JournalScenario:
     """A log, a model, and workers that are killed one after the other."""
 
     def __init__(self, engine: Engine, server: ModelServer, workers: Child, effects: Path) -> None:
@@ -105,26 +105,26 @@ class Theatre:
 
 
 @pytest.fixture
-def theatre(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[Theatre]:
+def scenario(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[JournalScenario]:
     effects = tmp_path / "effects"
     with ModelServer(answer) as server, ModelServer(lambda request: Reply(status=503)) as down:
         urls = {"url": log_url, "model_url": server.url, "down_url": down.url}
         workers = process_group.spawn(CHILD, **urls, effects=str(effects))
         workers.next_report()
         server.requests.clear()
-        yield Theatre(engine, server, workers, effects)
+        yield JournalScenario(engine, server, workers, effects)
 
 
-def test_a_takeover_repeats_nothing_that_is_recorded(theatre: Theatre) -> None:
-    theatre.send("whole")
-    assert theatre.work("w-whole")
-    whole = theatre.history("whole")
-    assert theatre.asked() == list(range(TURNS))
+def test_a_takeover_repeats_nothing_that_is_recorded(scenario: JournalScenario) -> None:
+    scenario.send("whole")
+    assert scenario.work("w-whole")
+    whole = scenario.history("whole")
+    assert scenario.asked() == list(range(TURNS))
     assert {record["response"]["model"] for record in whole if record["kind"] == "answer"} == {"scripted"}
     points = 0
 
     for at in range(1, APPENDS_MAX):
-        lived = [_kill_and_take_over(theatre, at, after, whole) for after in (False, True)]
+        lived = [_kill_and_take_over(scenario, at, after, whole) for after in (False, True)]
         points += lived.count(False)
         if all(lived):
             break
@@ -133,23 +133,23 @@ def test_a_takeover_repeats_nothing_that_is_recorded(theatre: Theatre) -> None:
     print(f"{points} points")
 
 
-def _kill_and_take_over(theatre: Theatre, at: int, after: bool, whole: list[Any]) -> bool:
+def _kill_and_take_over(scenario: JournalScenario, at: int, after: bool, whole: list[Any]) -> bool:
     """Whether the worker came to its end before the append at which it was to die."""
     name = f"{'after' if after else 'before'}{at}x"
-    theatre.send(name)
-    lived = theatre.work(f"mortal-{name}", at, after)
-    answered, recorded = answers_recorded(theatre.engine, name), results_recorded(theatre.engine, name)
-    settled = bool(outputs(theatre.engine, name))
-    asked, done = len(theatre.server.requests), len(theatre.done(name))
+    scenario.send(name)
+    lived = scenario.work(f"mortal-{name}", at, after)
+    answered, recorded = answers_recorded(scenario.engine, name), results_recorded(scenario.engine, name)
+    settled = bool(outputs(scenario.engine, name))
+    asked, done = len(scenario.server.requests), len(scenario.done(name))
     assert 0 in answered or not done, "a tool ran before its answer was on the log"
 
     if not settled:
-        assert theatre.work(f"heir-{name}")
+        assert scenario.work(f"heir-{name}")
 
-    assert sorted(theatre.asked()[asked:]) == [turn for turn in range(TURNS) if turn not in answered], name
+    assert sorted(scenario.asked()[asked:]) == [turn for turn in range(TURNS) if turn not in answered], name
     again = [] if settled else [n for call, n in CALLS.items() if call not in recorded]
-    assert sorted(theatre.done(name)[done:]) == again, name
-    assert theatre.history(name) == whole, name
-    assert theatre.told(name) == theatre.told("whole"), name
-    assert theatre.letters(name) == ["news"], name
+    assert sorted(scenario.done(name)[done:]) == again, name
+    assert scenario.history(name) == whole, name
+    assert scenario.told(name) == scenario.told("whole"), name
+    assert scenario.letters(name) == ["news"], name
     return lived

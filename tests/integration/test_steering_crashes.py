@@ -28,7 +28,7 @@ STEERS, KILLS = 30, 2
 STEERS_SOAK, KILLS_SOAK = 200, 25
 
 
-class SteeredForce(ServicePool):
+class SteeredPool(ServicePool):
     """Workers with runs of many turns, and a client that keeps steering them."""
 
     module = "tests.integration.children.steerable_service"
@@ -123,32 +123,32 @@ class SteeredForce(ServicePool):
         return {outcome: outcomes.count(outcome) for outcome in ("seen", "input")}
 
 
-def talk_through(force: SteeredForce, steers: int, kills: int, rng: random.Random) -> None:
+def talk_through(pool: SteeredPool, steers: int, kills: int, rng: random.Random) -> None:
     for _ in range(WORKERS):
-        force.start_worker(THINK_MAX_S)
-    force.await_ready()
+        pool.start_worker(THINK_MAX_S)
+    pool.await_ready()
     for conversation in CONVERSATIONS:
-        force.begin(conversation)
+        pool.begin(conversation)
     deaths = set(rng.sample(range(1, steers), kills))
     for number in range(steers):
         conversation = rng.choice(CONVERSATIONS)
         if number % RUN_EVERY == 0:
-            force.begin(conversation)
-        force.get_on(rng.choice((0, 0, 1, 2, 5)))
-        force.steer(conversation)
+            pool.begin(conversation)
+        pool.get_on(rng.choice((0, 0, 1, 2, 5)))
+        pool.steer(conversation)
         if number in deaths:
-            force.kill_one()
-    eventually(force.is_quiet, QUIET_DEADLINE_S)
+            pool.kill_one()
+    eventually(pool.is_quiet, QUIET_DEADLINE_S)
 
 
-def check(force: SteeredForce, steers: int, kills: int) -> None:
-    force.drain_all()
-    assert_clean(force.findings())
-    print(f"{steers} steers: {force.tally()}, {dict(force.happened)}, {force.takeovers()} takeovers")
-    assert sum(force.tally().values()) == steers
-    assert force.tally()["seen"] > steers // 4, "hardly any steer met a run: the test shows little"
-    assert force.happened["kills"] == kills
-    assert force.takeovers() >= 1, "no run was ever taken over: the test shows nothing"
+def check(pool: SteeredPool, steers: int, kills: int) -> None:
+    pool.drain_all()
+    assert_clean(pool.findings())
+    print(f"{steers} steers: {pool.tally()}, {dict(pool.happened)}, {pool.takeovers()} takeovers")
+    assert sum(pool.tally().values()) == steers
+    assert pool.tally()["seen"] > steers // 4, "hardly any steer met a run: the test shows little"
+    assert pool.happened["kills"] == kills
+    assert pool.takeovers() >= 1, "no run was ever taken over: the test shows nothing"
 
 
 # One engine in every run: on PostgreSQL, the claims that bring steers meet the locks of the run's appends. The long
@@ -157,19 +157,19 @@ def check(force: SteeredForce, steers: int, kills: int) -> None:
 def test_steers_survive_worker_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = SteeredForce(log_url, engine, process_group, rng)
+    pool = SteeredPool(log_url, engine, process_group, rng)
 
-    talk_through(force, STEERS, KILLS, rng)
+    talk_through(pool, STEERS, KILLS, rng)
 
-    check(force, STEERS, KILLS)
+    check(pool, STEERS, KILLS)
 
 
 @pytest.mark.soak
 def test_200_steers_survive_many_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = SteeredForce(log_url, engine, process_group, rng)
+    pool = SteeredPool(log_url, engine, process_group, rng)
 
-    talk_through(force, STEERS_SOAK, KILLS_SOAK, rng)
+    talk_through(pool, STEERS_SOAK, KILLS_SOAK, rng)
 
-    check(force, STEERS_SOAK, KILLS_SOAK)
+    check(pool, STEERS_SOAK, KILLS_SOAK)

@@ -17,7 +17,7 @@ LONG_LEASE_S = 60.0  # of one that stays: a slow disk must not cost it its lane
 DEADLINE_S = 30.0
 
 
-class Mine:
+class SubagentWorkers:
     """Worker processes, and the gate behind which the helper digs."""
 
     def __init__(self, process_group: ProcessGroup, url: str, folder: Path) -> None:
@@ -47,15 +47,15 @@ class Mine:
 def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_killed(
     process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    mine = Mine(process_group, log_url, tmp_path)
-    boss, helper = mine.at_work(engine)
+    workers = SubagentWorkers(process_group, log_url, tmp_path)
+    boss, helper = workers.at_work(engine)
 
     helper.kill()
-    helper = mine.start_worker("helper")
+    helper = workers.start_worker("helper")
     assert [helper.next_report(), helper.next_report()] == [{"ready": True}, {"digging": True}]
     boss.kill()
-    mine.gate.touch()
-    mine.start_worker("boss")
+    workers.gate.touch()
+    workers.start_worker("boss")
     eventually(lambda: outputs(engine), DEADLINE_S)
 
     assert outputs(engine) == ["found gold, told: deeper"]
@@ -69,16 +69,16 @@ def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_
 def test_a_suspected_starter_lets_its_suspected_subagent_run_while_it_waits(
     process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    mine = Mine(process_group, log_url, tmp_path)
+    workers = SubagentWorkers(process_group, log_url, tmp_path)
     send(engine, "dig for gold", recipient="agent:boss")
     for _ in range(SUSPECT_AFTER + 1):
-        worker = mine.start_worker("boss", "helper")
+        worker = workers.start_worker("boss", "helper")
         assert [worker.next_report(), worker.next_report()] == [{"ready": True}, {"digging": True}]
         eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
         worker.kill()
 
-    mine.gate.touch()
-    mine.start_worker("boss", "helper")
+    workers.gate.touch()
+    workers.start_worker("boss", "helper")
     eventually(lambda: outputs(engine), DEADLINE_S)
 
     assert outputs(engine) == ["found gold, told: deeper"]
@@ -87,13 +87,13 @@ def test_a_suspected_starter_lets_its_suspected_subagent_run_while_it_waits(
 def test_a_starter_is_not_blamed_for_a_subagent_that_kills_its_worker(
     process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    mine = Mine(process_group, log_url, tmp_path)
+    workers = SubagentWorkers(process_group, log_url, tmp_path)
     send(engine, "dig for gold", recipient="agent:boss")
     for _ in range(CRASHES_MAX):
-        worker = mine.start_worker("boss", "helper", deadly=True)
+        worker = workers.start_worker("boss", "helper", deadly=True)
         assert [worker.next_report(), worker.next_report()] == [{"ready": True}, {"digging": True}]
 
-    mine.start_worker("boss", "helper", deadly=True)
+    workers.start_worker("boss", "helper", deadly=True)
     eventually(lambda: outputs(engine) == [""], DEADLINE_S)
 
     assert [letter["attempts"] for letter in dead_letters(engine, "helper")] == [CRASHES_MAX]
@@ -103,12 +103,12 @@ def test_a_starter_is_not_blamed_for_a_subagent_that_kills_its_worker(
 def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
     process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    mine = Mine(process_group, log_url, tmp_path)
-    boss, helper = mine.at_work(engine, helper_lease_s=LONG_LEASE_S)
+    workers = SubagentWorkers(process_group, log_url, tmp_path)
+    boss, helper = workers.at_work(engine, helper_lease_s=LONG_LEASE_S)
 
     boss.kill()
     name = command(engine, "stop", recipient="agent:boss")
-    mine.start_worker("boss")
+    workers.start_worker("boss")
     (child,) = (event["subagent_id"] for event in stream(engine) if event["event"] == "subagent")
     eventually(lambda: kinds(stream(engine, child))[-1] == "stopped" and not engine.call(Lanes("helper")), DEADLINE_S)
     eventually(lambda: kinds(stream(engine))[-1] == "stopped", DEADLINE_S)  # it may end after its subagent

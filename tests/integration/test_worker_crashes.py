@@ -24,57 +24,57 @@ EXTRA_MAX = 20  # faults after the last round, while none has hit a run
 FAULTLESS = 2000
 
 
-def post(force: ServicePool, first: int, count: int) -> None:
+def post(pool: ServicePool, first: int, count: int) -> None:
     for n in range(first, first + count):
-        force.post(f"message {n} of many", f"c{n % CONVERSATIONS}")
+        pool.post(f"message {n} of many", f"c{n % CONVERSATIONS}")
 
 
-def work_through(force: ServicePool, messages: int, rounds: int, rng: random.Random) -> None:
+def work_through(pool: ServicePool, messages: int, rounds: int, rng: random.Random) -> None:
     for _ in range(WORKERS):
-        force.start_worker()
-    force.await_ready()
+        pool.start_worker()
+    pool.await_ready()
     share = messages // rounds
     for number in range(rounds):
-        post(force, number * share, share if number < rounds - 1 else messages - number * share)
-        force.wait_for(rng.randint(1, max(1, share // 2)))
-        force.freeze_one() if number % 3 == 2 else force.kill_one()
+        post(pool, number * share, share if number < rounds - 1 else messages - number * share)
+        pool.wait_for(rng.randint(1, max(1, share // 2)))
+        pool.freeze_one() if number % 3 == 2 else pool.kill_one()
     for _ in range(EXTRA_MAX):  # a run may end between the choice of a worker and the fault
-        force.wait_for(messages)
-        if force.takeovers():
+        pool.wait_for(messages)
+        if pool.takeovers():
             break
-        post(force, force.posted(), CONVERSATIONS)
-        force.freeze_one()
+        post(pool, pool.posted(), CONVERSATIONS)
+        pool.freeze_one()
 
 
-def check(force: ServicePool, messages: int, rounds: int) -> None:
-    outcomes = force.drain_all()
-    assert_clean(force.findings())
-    print(f"{force.posted()} messages, {dict(force.happened)}, {force.takeovers()} takeovers, {dict(outcomes)}")
-    assert force.posted() >= messages
-    assert force.happened["kills"] >= rounds // 2
-    assert force.happened["freezes"] >= 1
-    assert force.takeovers() >= 1, "no run was ever taken over: the test shows nothing"
+def check(pool: ServicePool, messages: int, rounds: int) -> None:
+    outcomes = pool.drain_all()
+    assert_clean(pool.findings())
+    print(f"{pool.posted()} messages, {dict(pool.happened)}, {pool.takeovers()} takeovers, {dict(outcomes)}")
+    assert pool.posted() >= messages
+    assert pool.happened["kills"] >= rounds // 2
+    assert pool.happened["freezes"] >= 1
+    assert pool.takeovers() >= 1, "no run was ever taken over: the test shows nothing"
 
 
 def test_killed_and_frozen_workers_answer_every_message_once_and_in_order(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = ServicePool(log_url, engine, process_group, rng)
+    pool = ServicePool(log_url, engine, process_group, rng)
 
-    work_through(force, MESSAGES, ROUNDS, rng)
+    work_through(pool, MESSAGES, ROUNDS, rng)
 
-    check(force, MESSAGES, ROUNDS)
+    check(pool, MESSAGES, ROUNDS)
 
 
 @pytest.mark.soak
 def test_500_messages_over_20_conversations_survive_many_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = ServicePool(log_url, engine, process_group, rng)
+    pool = ServicePool(log_url, engine, process_group, rng)
 
-    work_through(force, MESSAGES_SOAK, ROUNDS_SOAK, rng)
+    work_through(pool, MESSAGES_SOAK, ROUNDS_SOAK, rng)
 
-    check(force, MESSAGES_SOAK, ROUNDS_SOAK)
+    check(pool, MESSAGES_SOAK, ROUNDS_SOAK)
 
 
 async def test_2000_messages_over_20_conversations_have_2000_answers() -> None:
@@ -97,11 +97,11 @@ async def test_2000_messages_over_20_conversations_have_2000_answers() -> None:
 def test_2000_messages_over_20_conversations_have_2000_answers_on_a_real_log(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = ServicePool(log_url, engine, process_group, rng)
-    post(force, 0, FAULTLESS)
-    force.start_worker(think_max_s=0.0)
-    force.await_ready()
-    force.wait_for(FAULTLESS)
+    pool = ServicePool(log_url, engine, process_group, rng)
+    post(pool, 0, FAULTLESS)
+    pool.start_worker(think_max_s=0.0)
+    pool.await_ready()
+    pool.wait_for(FAULTLESS)
 
-    assert force.drain_all()["ANSWERED"] == FAULTLESS
-    assert_clean(force.findings())
+    assert pool.drain_all()["ANSWERED"] == FAULTLESS
+    assert_clean(pool.findings())

@@ -123,19 +123,19 @@ def test_mail_that_crashes_workers_is_buried_and_other_mail_is_answered(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
     """Innocent runs that take longer than the poison to kill are lost with every worker, and answered in the end."""
-    force = ServicePool(log_url, engine, process_group, rng)
+    pool = ServicePool(log_url, engine, process_group, rng)
     innocent = [f"innocent-{n}" for n in range(4)]
     for conversation in (*innocent[:2], "poisoned", *innocent[2:]):
-        force.post("die" if conversation == "poisoned" else "good day to you", conversation)
+        pool.post("die" if conversation == "poisoned" else "good day to you", conversation)
 
     deaths = 0
     while not dead_letters(engine):
-        child = force.start_worker(think_max_s=0.05, lease_s=0.2)
+        child = pool.start_worker(think_max_s=0.05, lease_s=0.2)
         eventually(lambda child=child: is_gone(child) or dead_letters(engine), 30.0)  # type: ignore[misc]
         deaths += is_gone(child)
     eventually(lambda: all(outputs(engine, conversation) for conversation in innocent), 30.0)
-    force.workers = {name: child for name, child in force.workers.items() if not is_gone(child)}
-    force.drain_all()
+    pool.workers = {name: child for name, child in pool.workers.items() if not is_gone(child)}
+    pool.drain_all()
 
     (letter,) = dead_letters(engine)
     assert (letter["attempts"], letter["mail"]["payload"]["content"]) == (CRASHES_MAX, "die")

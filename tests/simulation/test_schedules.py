@@ -44,7 +44,7 @@ def first_red(seeds: range = BROKEN_SEEDS, **options: Any) -> int | None:
     return next((seed for seed in seeds if simulate_week(seed, BROKEN_DAYS, **options).findings), None)
 
 
-class Careless(WithoutFence):
+class WithoutFenceOrIds(WithoutFence):
     """Accepts writes of workers that have lost their lane, and every message as a new one."""
 
     def answer(self, operation: Operation[Any]) -> Any:
@@ -55,7 +55,7 @@ class Careless(WithoutFence):
 
 
 def test_the_oracle_finds_a_log_that_neither_fences_nor_recognises_ids() -> None:
-    assert first_red(range(2, 14), wrap=Careless) is not None
+    assert first_red(range(2, 14), wrap=WithoutFenceOrIds) is not None
 
 
 def test_the_oracle_finds_a_scheduler_that_releases_the_lane_before_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:

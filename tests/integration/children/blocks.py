@@ -24,7 +24,7 @@ from magent2.tools.default_tools import standard_tools
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import tool
 from magent2.worker.service import WorkerService
-from tests.integration.children.journal import Deadly, warm_up
+from tests.integration.children.journal import KillingEngine, warm_up
 from tests.support.processes import await_line, report, settings
 from tests.support.worker_fixture import AGENT, LEASE_S, until
 
@@ -47,7 +47,7 @@ async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
     os.environ.update({"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": given["model_url"]})
     engine, sandbox = connect(given["url"]), MontySandbox(processes=1)
     runner = OpenAIAgentsRunner(block_agent(sandbox, Path(given["effects"]), job.get("call", 0)))
-    bus = Deadly(engine, job["at"], job["after"])
+    bus = KillingEngine(engine, job["at"], job["after"])
     service = WorkerService(bus, {AGENT: runner}, worker=job["worker"], lease_s=LEASE_S)
     serving = asyncio.create_task(service.run())
     await until(lambda: service.outcomes or serving.done(), deadline_s=30)

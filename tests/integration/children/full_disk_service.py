@@ -20,7 +20,7 @@ from tests.support.processes import await_line, report, settings
 ROOM_BYTES = 64 << 10  # what the files may still grow
 
 
-class Tell(logging.Handler):
+class WaitReporter(logging.Handler):
     """Reports the first time that the service waits."""
 
     told = False
@@ -36,7 +36,7 @@ async def main() -> None:
     path = Path(given["path"])
     bus = SqliteBus(path)
     service = WorkerService(bus, {given["agent"]: EchoRunner()})
-    patience_log.addHandler(Tell())
+    patience_log.addHandler(WaitReporter())
     sizes = [file.stat().st_size for file in path.parent.glob(path.name + "*")]
     _, unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes) + ROOM_BYTES, unlimited))

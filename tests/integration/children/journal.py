@@ -47,7 +47,7 @@ MODELS = ("down/scripted", "scripted")
 RUN_DEADLINE_S = 30.0  # for several model requests and many appends
 
 
-class Deadly(EngineWrapper):
+class KillingEngine(EngineWrapper):
     """A bus that kills its worker."""
 
     def __init__(self, engine: Engine, at: int, after: bool, kind: str | None = None) -> None:
@@ -91,7 +91,7 @@ async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
     provider.follow({"down": Provider("down", given["down_url"])})
     model = AgentModels(provider, MODELS, OwnServer())
     engine = connect(given["url"])
-    bus = Deadly(engine, job["at"], job["after"], job.get("kind"))
+    bus = KillingEngine(engine, job["at"], job["after"], job.get("kind"))
     runner = OpenAIAgentsRunner(team(Path(given["effects"]), model), provider=provider)
     runner.context_max = job.get("context_max")
     service = WorkerService(bus, {AGENT: runner}, worker=job["worker"], lease_s=LEASE_S)

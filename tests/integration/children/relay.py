@@ -38,7 +38,7 @@ def die_at(point: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Deadly(EngineWrapper):
+class KillingEngine(EngineWrapper):
     """A bus that kills its relay before or after its n-th write."""
 
     def __init__(self, engine: Engine, point: str) -> None:
@@ -56,7 +56,7 @@ class Deadly(EngineWrapper):
         return answer
 
 
-class Filing:
+class RecordingReceiver:
     """A receiver that writes down what arrives, and is there when the relay is not."""
 
     def __init__(self, arrivals: Path, takes_key: bool, point: str) -> None:
@@ -77,8 +77,8 @@ class Filing:
 
 async def relay(given: dict[str, Any], job: dict[str, Any]) -> None:
     engine = connect(given["url"])
-    filing = Filing(Path(given["arrivals"]), given["takes_key"], job["point"])
-    relay = Relay(Deadly(engine, job["point"]), lambda _: filing, worker=job["worker"], lease_s=10.0)
+    receiver = RecordingReceiver(Path(given["arrivals"]), given["takes_key"], job["point"])
+    relay = Relay(KillingEngine(engine, job["point"]), lambda _: receiver, worker=job["worker"], lease_s=10.0)
     relaying = asyncio.create_task(relay.run())
     await until(lambda: relaying.done() or _idle(engine), deadline_s=30)
     relay.drain()

@@ -52,7 +52,7 @@ def die_at(point: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Deadly(EngineWrapper):
+class KillingEngine(EngineWrapper):
     """A bus that kills its worker before or after the n-th write of a run or of the relay."""
 
     def __init__(self, engine: Engine, point: str) -> None:
@@ -95,7 +95,7 @@ class DeadlyConnector:
 
 async def work(given: dict[str, Any], job: dict[str, Any]) -> None:
     engine = connect(given["url"])
-    bus, point = Deadly(engine, job["point"]), job["point"]
+    bus, point = KillingEngine(engine, job["point"]), job["point"]
     runners: dict[str, Runner] = {"Ada": PayingAgent().runner, "Echo": EchoRunner()}
     service = WorkerService(bus, runners, worker=job["worker"], lease_s=LEASE_S)
 

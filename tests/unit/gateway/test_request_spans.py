@@ -41,7 +41,7 @@ async def client(bus: MemoryBus, spans: Spans) -> AsyncIterator[httpx2.AsyncClie
         yield client
 
 
-class Away(EngineWrapper):
+class HangingEngine(EngineWrapper):
     """A bus that does not answer."""
 
     def answer(self, operation: Operation[Any]) -> Any:
@@ -102,7 +102,7 @@ async def test_a_repeat_is_no_second_message_though_its_trace_is_another(client:
 
 
 async def test_a_bus_that_is_away_makes_a_failed_request_with_a_failed_send(bus: MemoryBus, spans: Spans) -> None:
-    async with app_client(create_app(Away(bus), tracer=spans.tracer)) as client:
+    async with app_client(create_app(HangingEngine(bus), tracer=spans.tracer)) as client:
         answer = await client.post("/send", json={**MAIL, "recipient": "chat:one"})
 
     request, sent = spans.one("POST /send"), spans.one("send")

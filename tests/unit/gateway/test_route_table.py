@@ -31,7 +31,7 @@ WRONG = {"authorization": "Bearer 00000000000000000000"}
 
 
 @dataclass(slots=True)
-class House:
+class TwoUsers:
     """A gateway with two people, each of whom has begun a conversation."""
 
     bus: MemoryBus
@@ -57,7 +57,7 @@ class House:
 
 
 @asynccontextmanager
-async def house() -> AsyncIterator[House]:
+async def two_users() -> AsyncIterator[TwoUsers]:
     bus = MemoryBus()
     await register_agent(Log(bus), "Ada")
     app = create_app(bus, access=ACCESS)
@@ -66,7 +66,7 @@ async def house() -> AsyncIterator[House]:
         for who, talk, text in ((ann, ANNS, "hi"), (bob, BOBS, BOBS_SECRET)):
             body = {name: value for name, value in message(text, talk).items() if name != "sender"}
             assert (await client.post("/send", json=body, headers=who.headers)).status_code == 200
-        yield House(bus, app, client, ann, bob)
+        yield TwoUsers(bus, app, client, ann, bob)
     app.state.services.streams.close()
     await bus.aclose()
 
@@ -87,7 +87,7 @@ def test_the_table_has_every_route_of_the_application_and_no_other() -> None:
 
 
 async def test_closed_routes_refuse_missing_wrong_and_revoked_credentials() -> None:
-    async with house() as site:
+    async with two_users() as site:
         await site.ann.revoke()
         await until(lambda: site.app.state.services.streams.keys.has_ended(site.ann.id))
         before = site.state(ANNS)
@@ -102,7 +102,7 @@ async def test_closed_routes_refuse_missing_wrong_and_revoked_credentials() -> N
 @pytest.mark.parametrize("key", CLOSED, ids=" ".join)
 async def test_a_person_on_what_is_theirs(key: tuple[str, str]) -> None:
     row = TABLE[key]
-    async with house() as site:
+    async with two_users() as site:
         answer = await site.ask(key, ANNS, site.ann.headers)
 
         if row.right == "admin":
@@ -116,7 +116,7 @@ async def test_a_person_on_what_is_theirs(key: tuple[str, str]) -> None:
 @pytest.mark.parametrize("key", CLOSED, ids=" ".join)
 async def test_a_person_on_what_is_anothers(key: tuple[str, str]) -> None:
     row = TABLE[key]
-    async with house() as site:
+    async with two_users() as site:
         before = site.state(BOBS)
 
         answer = await site.ask(key, BOBS, site.ann.headers)
@@ -131,7 +131,7 @@ async def test_a_person_on_what_is_anothers(key: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("key", CLOSED, ids=" ".join)
 async def test_an_admin_reaches_the_conversations_of_every_user(key: tuple[str, str]) -> None:
-    async with house() as site:
+    async with two_users() as site:
         answer = await site.ask(key, BOBS, ADMIN)
 
         assert (answer.status_code, code_of(answer) in UNKNOWN) == (TABLE[key].own, False), answer.text
@@ -139,7 +139,7 @@ async def test_an_admin_reaches_the_conversations_of_every_user(key: tuple[str, 
 
 @pytest.mark.parametrize("key", sorted(set(ROUTES) - set(CLOSED)), ids=" ".join)
 async def test_open_routes_answer_every_caller_and_name_no_conversation(key: tuple[str, str]) -> None:
-    async with house() as site:
+    async with two_users() as site:
         for headers in ({}, WRONG, site.ann.headers, ADMIN):
             answer = await site.ask(key, ANNS, headers)
             assert answer.status_code == TABLE[key].own

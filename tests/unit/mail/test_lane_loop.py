@@ -210,7 +210,7 @@ async def test_a_lane_is_parked_if_the_bus_refuses_every_dead_letter(bus: Memory
     assert bus.read(f"dead:{AGENT}") == []
 
 
-@pytest.mark.parametrize("error", [BusUnavailable("away"), KeyError("of another library")])
+@pytest.mark.parametrize("error", [BusUnavailable("hanging"), KeyError("of another library")])
 async def test_a_drain_ends_although_no_claim_succeeds(
     bus: MemoryBus, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,20 +311,20 @@ async def test_an_error_in_the_background_ends_the_loop_and_gives_the_lanes_back
 
 
 async def test_a_loop_whose_bus_is_unavailable_waits_for_it(bus: MemoryBus) -> None:
-    class Away(EngineWrapper):
+    class HangingEngine(EngineWrapper):
         errors = 2
 
         def answer(self, operation: Operation[Any]) -> Any:
             if self.errors:
                 self.errors -= 1
-                raise BusUnavailable("away")
+                raise BusUnavailable("hanging")
             return self.inner.call(operation)
 
-    away = Away(bus)
-    handler = RecordingHandler(away)
+    hanging = HangingEngine(bus)
+    handler = RecordingHandler(hanging)
     send(bus, "hello")
 
-    async with running(away, handler):
+    async with running(hanging, handler):
         await until(lambda: handler.done == ["hello"])
 
 

@@ -26,7 +26,7 @@ TEXT_MAX = SHORT.output_bytes + 16_000  # what is printed, the value, the error
 SOUND = "print(20 + 22)"
 
 
-class HouseSandbox(MontySandbox):
+class ShortLimitSandbox(MontySandbox):
     """Ends an attempt soon, and a sound block never: on a busy machine it may wait for longer than an attempt may run.
 
     The limits of a block are read before its first wait. Those of the pool are the ones of its first block.
@@ -53,7 +53,7 @@ async def attempt(tool: ToolDefinition, facts: Facts, name: str, code: str) -> s
 
 async def test_no_attempt_gets_out_and_the_service_stays_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGENT2_SECRET_FOR_TEST", SECRET)
-    canary, bus, sandbox = tmp_path / "canary", MemoryBus(), HouseSandbox(processes=2)
+    canary, bus, sandbox = tmp_path / "canary", MemoryBus(), ShortLimitSandbox(processes=2)
     made = PythonTool(sandbox, [standard_tools().get(name) for name in ("chat_send", "weather")])
     tool, facts = made.definition(), Facts(bus)
 

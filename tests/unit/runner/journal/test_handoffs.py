@@ -89,7 +89,7 @@ async def test_a_second_handoff_in_one_response_is_recorded_too(bus: MemoryBus) 
 # --- MCP tools and agents as tools
 
 
-class Shelf(MCPServer):
+class LocalServer(MCPServer):
     """An MCP server in this process, with one tool."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Shelf(MCPServer):
 
     @property
     def name(self) -> str:
-        return "shelf"
+        return "server"
 
     async def connect(self) -> None: ...
 
@@ -119,13 +119,13 @@ class Shelf(MCPServer):
 
 
 async def test_a_tool_of_an_mcp_server_is_journalled_too(bus: MemoryBus) -> None:
-    shelf = Shelf()
+    server = LocalServer()
     shown = script_call("fetch")
-    assert await work_until_crash(CrashingBus(bus, on="tool", after=True), shown.agent(mcp_servers=[shelf]))
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=True), shown.agent(mcp_servers=[server]))
 
-    await work(bus, shown.agent(mcp_servers=[shelf]))
+    await work(bus, shown.agent(mcp_servers=[server]))
 
-    assert shelf.called == 1
+    assert server.called == 1
     assert "a book" in str(shown.results["c1"])
 
 

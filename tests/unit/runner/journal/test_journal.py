@@ -34,7 +34,7 @@ from tests.support.worker_fixture import AGENT, kinds, outputs, send, stream
 TURNS = 4
 
 
-class Stage:
+class RunScenario:
     """A run of four turns: Ada calls two tools and hands off to Bea, which sends a message to Cy and ends the run."""
 
     def __init__(self) -> None:
@@ -74,70 +74,70 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
-    yield stage
-    stage.bus.close()
+def scenario() -> Iterator[RunScenario]:
+    scenario = RunScenario()
+    yield scenario
+    scenario.bus.close()
 
 
 async def crash_points() -> list[tuple[int, bool]]:
     """The crash points of the run: before and after each append."""
-    stage = Stage()
-    counting = CrashingBus(stage.bus)
-    await work_until_crash(counting, stage.agent)
+    scenario = RunScenario()
+    counting = CrashingBus(scenario.bus)
+    await work_until_crash(counting, scenario.agent)
     return [(at, after) for at in range(1, counting.count + 1) for after in (False, True)]
 
 
-async def test_events_of_a_run_are_in_the_order_in_which_they_happened(stage: Stage) -> None:
-    assert await work(stage.bus, stage.agent) is Outcome.ANSWERED
+async def test_events_of_a_run_are_in_the_order_in_which_they_happened(scenario: RunScenario) -> None:
+    assert await work(scenario.bus, scenario.agent) is Outcome.ANSWERED
 
-    events = [event for event in kinds(stream(stage.bus)) if event != "token"]
+    events = [event for event in kinds(stream(scenario.bus)) if event != "token"]
     work_twice = ["start", "success"] * 2
     assert events == ["started", "message", *work_twice, "handoff", "start", "success", "output", "finished"]
-    assert outputs(stage.bus) == ["All is done."]
+    assert outputs(scenario.bus) == ["All is done."]
 
 
 async def test_a_takeover_repeats_no_recorded_model_call_or_tool_call() -> None:
-    whole = Stage()
+    whole = RunScenario()
     await work(whole.bus, whole.agent)
     points = await crash_points()
     assert len(points) >= 14
 
     for at, after in points:
-        stage = Stage()
-        crashed = await work_until_crash(CrashingBus(stage.bus, at, after), stage.agent)
-        responses, results = answers_recorded(stage.bus), results_recorded(stage.bus)
-        requested, effects = len(stage.turns_requested), len(stage.effects)
-        settled = bool(outputs(stage.bus))
-        assert 0 in responses or not stage.effects, "a tool ran before its response was on the log"
-        assert {"c1", "c2"} <= set(results) or 1 not in stage.turns_requested, (
+        scenario = RunScenario()
+        crashed = await work_until_crash(CrashingBus(scenario.bus, at, after), scenario.agent)
+        responses, results = answers_recorded(scenario.bus), results_recorded(scenario.bus)
+        requested, effects = len(scenario.turns_requested), len(scenario.effects)
+        settled = bool(outputs(scenario.bus))
+        assert 0 in responses or not scenario.effects, "a tool ran before its response was on the log"
+        assert {"c1", "c2"} <= set(results) or 1 not in scenario.turns_requested, (
             "the model was called before the results were on the log"
         )
 
         if not settled:
-            assert await work(stage.bus, stage.agent) is Outcome.ANSWERED
+            assert await work(scenario.bus, scenario.agent) is Outcome.ANSWERED
 
         assert crashed
-        assert sorted(stage.turns_requested[requested:]) == [turn for turn in range(TURNS) if turn not in responses]
-        assert sorted(stage.effects[effects:]) == ([] if settled else [n for n in (1, 2) if f"c{n}" not in results])
-        assert sorted_history(stage.bus) == sorted_history(whole.bus), (at, after)
-        assert outputs(stage.bus) == ["All is done."]
-        assert stage.messages() == ["news"]
+        assert sorted(scenario.turns_requested[requested:]) == [turn for turn in range(TURNS) if turn not in responses]
+        assert sorted(scenario.effects[effects:]) == ([] if settled else [n for n in (1, 2) if f"c{n}" not in results])
+        assert sorted_history(scenario.bus) == sorted_history(whole.bus), (at, after)
+        assert outputs(scenario.bus) == ["All is done."]
+        assert scenario.messages() == ["news"]
 
 
-async def test_a_response_is_on_the_log_before_its_tools_run(stage: Stage) -> None:
+async def test_a_response_is_on_the_log_before_its_tools_run(scenario: RunScenario) -> None:
     recorded: list[list[int]] = []
 
     @function_tool
     def look() -> str:
         """Look at the log."""
-        recorded.append(answers_recorded(stage.bus))
+        recorded.append(answers_recorded(scenario.bus))
         return "looked"
 
     def say(items: Sequence[Mapping[str, Any]]) -> Items:
         return [assistant_message("done")] if results_in(items) else [function_call("look", {}, call_id="c1")]
 
-    await work(stage.bus, Agent(name=AGENT, model=CallbackModel(say), tools=[look]))
+    await work(scenario.bus, Agent(name=AGENT, model=CallbackModel(say), tools=[look]))
 
     assert recorded == [[0]]
 
@@ -155,8 +155,8 @@ async def test_the_final_response_is_part_of_the_settling_append() -> None:
     bus.close()
 
 
-async def test_a_turn_with_a_tool_costs_two_appends(stage: Stage) -> None:
-    counting = OperationCounter(stage.bus)
+async def test_a_turn_with_a_tool_costs_two_appends(scenario: RunScenario) -> None:
+    counting = OperationCounter(scenario.bus)
 
     @function_tool
     async def look_up(n: int) -> str:
@@ -169,8 +169,8 @@ async def test_a_turn_with_a_tool_costs_two_appends(stage: Stage) -> None:
     assert counting.kinds == ["Claim", *["OwnedAppend"] * 4, "Settle"]
 
 
-async def test_an_answer_of_many_tokens_at_once_costs_three_appends_at_most(stage: Stage) -> None:
-    counting = OperationCounter(stage.bus)
+async def test_an_answer_of_many_tokens_at_once_costs_three_appends_at_most(scenario: RunScenario) -> None:
+    counting = OperationCounter(scenario.bus)
     model = CallbackModel(lambda _: [assistant_message("word " * 200)])
     await work(counting, Agent(name=AGENT, model=model))
 

@@ -36,7 +36,7 @@ from tests.support.worker_fixture import AGENT, history, outputs, run_worker, se
 WRITES = 8
 
 
-class Stage:
+class SteeredScenario:
     """A run of three turns. A steer waits at its start, and each of its two tool calls sends another."""
 
     def __init__(self) -> None:
@@ -80,38 +80,38 @@ def _repeats(shown: Sequence[tuple[str, str]]) -> bool:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
-    yield stage
-    stage.bus.close()
+def scenario() -> Iterator[SteeredScenario]:
+    scenario = SteeredScenario()
+    yield scenario
+    scenario.bus.close()
 
 
-async def work_all_mail(stage: Stage) -> None:
+async def work_all_mail(scenario: SteeredScenario) -> None:
     """Run a worker until no mail waits. It sorts each steer into its lane before it notifies the run."""
-    async with run_worker(stage.bus, stage.runner) as service:
-        await until(lambda: service.outcomes[Outcome.ANSWERED] and not pending_mail(stage.bus))
+    async with run_worker(scenario.bus, scenario.runner) as service:
+        await until(lambda: service.outcomes[Outcome.ANSWERED] and not pending_mail(scenario.bus))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, WRITES + 1))
 async def test_each_steer_is_seen_by_one_recorded_response_wherever_a_worker_crashes(
-    stage: Stage, at: int, after: bool
+    scenario: SteeredScenario, at: int, after: bool
 ) -> None:
-    await work_until_crash(CrashingBus(stage.bus, at, after), stage.runner, work_steered)
+    await work_until_crash(CrashingBus(scenario.bus, at, after), scenario.runner, work_steered)
 
-    await work_all_mail(stage)
+    await work_all_mail(scenario)
 
-    assert stage.findings() == []
+    assert scenario.findings() == []
 
 
-async def test_after_a_takeover_a_steer_has_the_same_position(stage: Stage) -> None:
-    crashing = CrashingBus(stage.bus, on="tool")
-    await work_until_crash(crashing, stage.runner, work_steered)
-    assert seen_steers(stage.bus) == [(0, "first")]
+async def test_after_a_takeover_a_steer_has_the_same_position(scenario: SteeredScenario) -> None:
+    crashing = CrashingBus(scenario.bus, on="tool")
+    await work_until_crash(crashing, scenario.runner, work_steered)
+    assert seen_steers(scenario.bus) == [(0, "first")]
 
-    await work_all_mail(stage)
+    await work_all_mail(scenario)
 
-    last = next(request for request in reversed(stage.requests) if len(results_in(request)) == 2)
+    last = next(request for request in reversed(scenario.requests) if len(results_in(request)) == 2)
     assert request_shape(last)[:4] == ["user", "steer", "call", "result"]
     assert shown_steers(last)[0] == ("user:ann", "first")
 

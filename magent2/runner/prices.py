@@ -42,7 +42,7 @@ def begin_loading(model: str, prices: Mapping[str, Price]) -> asyncio.Future[Non
             log_error("prices cannot be loaded", error, log)
         try:
             loop.call_soon_threadsafe(finish)
-        except RuntimeError:  # the loop is closed, so nobody waits
+        except RuntimeError:  # the loop is closed, so no task waits
             return
 
     threading.Thread(target=load, name=THREAD_NAME, daemon=True).start()

@@ -19,7 +19,7 @@ SYSTEM = "system"  # role of a compaction in a transcript
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
 # Shown to the model in place of the result of a call that has none when its run has ended
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
-# Begin the item that stands for what a compaction covers. Anybody may write the same, so no code looks for them.
+# Begin the item that stands for what a compaction covers. A user may write the same, so no code looks for them.
 SUMMARY_HEADING = "[Summary of the conversation so far. The messages that it covers are not shown any more.]"
 NO_SUMMARY = "[The beginning of the conversation is left out: it was too long for the model, and there is no summary.]"
 

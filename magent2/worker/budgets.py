@@ -47,8 +47,8 @@ class LaneBudgets:
     async def wait(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext) -> Outcome | None:
         """Release the lane of a run that cannot go on. Return None if it can, because something has changed.
 
-        That the run waits is written on the condition that no limit was set since it was read. So whoever raises the
-        limit finds the run in the list of those that wait, or the run finds the new limit.
+        That the run waits is written on the condition that no limit was set since it was read. So the call
+        that raises the limit finds the run in the list of those that wait, or the run finds the new limit.
         """
         while True:
             decision = await retry_call(lambda: self._decide(context), events.run_id)
@@ -115,7 +115,7 @@ class LaneBudgets:
         return min(CHECK_S, max(0.0, (reached.resumes_at - self._state.now()).total_seconds()))
 
     def end(self, context: RunContext) -> list[NewRecord]:
-        """The records of a run that ends: nobody settles its open reservations, and it does not wait any more."""
+        """The records of a run that ends: its open reservations are lost, and it does not wait any more."""
         budgets = self._state.budgets(context.root)
         records = [left_record(context.run_id)] if context.run_id in self._state.limits.waiting else []
         if not budgets:

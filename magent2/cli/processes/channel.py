@@ -101,7 +101,7 @@ class ProcessChannel:
         self._socket = plain
 
     def report(self, report: Report) -> None:
-        """Tell the supervisor. If it is gone, nobody waits for the report."""
+        """Tell the supervisor. If it has ended, the report is dropped."""
         try:
             self._socket.sendall(report.encode())
         except (BrokenPipeError, ConnectionResetError):

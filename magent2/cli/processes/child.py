@@ -175,7 +175,7 @@ class SupervisedProcess:
         self.channel.follow(self._stop.set, lambda: reload_team(registry), self._drain_without_supervisor)
 
     def _drain_without_supervisor(self) -> None:
-        os.dup2(self._supervisor_stderr, STDERR)  # nobody reads the pipe any more
+        os.dup2(self._supervisor_stderr, STDERR)  # the pipe has no reader any more
         log.warning("the supervisor has ended; this process drains")
         self._stop.set()
 

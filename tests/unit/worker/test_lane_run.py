@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -401,7 +402,9 @@ async def test_a_run_that_fails_for_longer_than_the_policy_allows_is_buried(
 
     assert outcomes == [Outcome.RETRIED] * 10 + [Outcome.BURIED]
     reason = dead_letters(bus)[0]["reason"]
-    assert reason.startswith("gave up after 11 attempts in 100 s: ModelUnavailable: away (failure id ")
+    found = re.match(r"gave up after 11 attempts in (\d+) s: ModelUnavailable: away \(failure id ", reason)
+    assert found is not None
+    assert int(found[1]) >= policy.give_up_after_s  # 100 s between the first and the last attempt, and what these took
 
 
 async def test_the_time_of_failing_goes_on_when_another_worker_takes_over(bus: MemoryBus, clock: ManualClock) -> None:
@@ -409,9 +412,9 @@ async def test_the_time_of_failing_goes_on_when_another_worker_takes_over(bus: M
     runner = FailingRunner(ModelUnavailable("away"))
     send(bus, "hello")
     await work(bus, runner, services=RunServices(HistoryCache(bus), retry=policy))
-    clock.pass_s(99)
+    clock.pass_s(60)
     crash(bus, 1)
-    clock.pass_s(2)
+    clock.pass_s(60)
 
     services = RunServices(HistoryCache(bus), retry=policy)
     assert await work(bus, runner, "w2", services=services) is Outcome.BURIED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import socket
@@ -40,9 +41,6 @@ def _own_ports(pid: int) -> Iterator[int]:
         except OSError:
             reservation.close()
             continue
-        _reservations.append(reservation)
+        atexit.register(reservation.close)
         return cycle(range(first + 1, first + BLOCK))
     raise AssertionError("other processes have reserved all ports for tests")
-
-
-_reservations: list[socket.socket] = []  # open as long as the process lives

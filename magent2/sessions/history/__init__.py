@@ -7,7 +7,6 @@ from magent2.sessions.history.fold import (
     History,
     RunRecord,
     restart_records,
-    snapshot_record,
     sum_usage,
 )
 from magent2.sessions.history.reader import HistoryCache, HistoryReader, WrittenRecord, find_runs, read_history
@@ -30,6 +29,7 @@ from magent2.sessions.history.records import (
     run_id_of,
     settings_record,
 )
+from magent2.sessions.history.snapshot import snapshot_record
 
 __all__ = [
     "RUNS_MAX",

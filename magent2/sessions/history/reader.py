@@ -21,12 +21,11 @@ from magent2.sessions.history.fold import (
     RUNS_MAX,
     History,
     RunRecord,
-    SnapshotRecord,
     add_record,
-    from_snapshot,
     is_usable,
     started_run,
 )
+from magent2.sessions.history.snapshot import SnapshotRecord, from_snapshot
 
 FIRST_PAGE = 32  # records; how large they are is known only after it
 PAGE_MAX = 256  # records

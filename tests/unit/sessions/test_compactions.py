@@ -11,7 +11,8 @@ import pytest
 from magent2.bus.records import NewRecord, Record
 from magent2.sessions.folds import NO_SUMMARY, SUMMARY_HEADING, model_input, session_usage
 from magent2.sessions.history import CompactionRecord, History, RunKey, RunRecord, Through, snapshot_record
-from magent2.sessions.history.fold import SNAPSHOT_EVERY, from_snapshot
+from magent2.sessions.history.fold import SNAPSHOT_EVERY
+from magent2.sessions.history.snapshot import from_snapshot
 
 TALK: dict[str, Any] = {"kind": "message"}
 DESK: dict[str, Any] = {"kind": "message", "scenario_id": "desk"}

@@ -28,8 +28,8 @@ from magent2.sessions.history import (
     settings_record,
     snapshot_record,
 )
-from magent2.sessions.history.fold import from_snapshot
 from magent2.sessions.history.records import EndStatus
+from magent2.sessions.history.snapshot import from_snapshot
 
 RUNS_MAX = 2
 EVERYTHING = 1_000_000  # runs; a fold with this limit drops none
@@ -49,7 +49,7 @@ def small_window() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("magent2.sessions.history.fold.RUNS_RESERVE", 1)
         patch.setattr("magent2.sessions.history.fold.DROP_EVERY", 2)
-        patch.setattr("magent2.sessions.history.fold.SPAN_GAP", 3)
+        patch.setattr("magent2.sessions.history.snapshot.SPAN_GAP", 3)
         yield
 
 

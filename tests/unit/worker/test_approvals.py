@@ -195,7 +195,7 @@ async def test_other_mail_waits_behind_the_decision_its_sender_is_told_and_a_ste
         await until(lambda: service.outcomes[Outcome.PAUSED])
         assert run_sync(bus, deliver, envelope("another thing")).paused
         steer(bus, "hurry")
-        assert pending_mail(bus) in (1, 3), "it is sorted when somebody claims"
+        assert 1 <= pending_mail(bus) <= 3  # a claim puts new mail into the lane, and answers none of it
         decide(bus, "pay-0")
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
 

@@ -28,7 +28,8 @@ from magent2.sessions.queue_depth import QUEUE_MAX_MESSAGES
 from magent2.telemetry.metrics import RunMetrics
 from magent2.telemetry.observation import RunObserver
 from magent2.worker.control_feed import lanes_with_steers, takes_steers
-from magent2.worker.lane_run import RUN_MAX_S, LaneRun, RunServices
+from magent2.worker.lane_run import RUN_MAX_S, LaneRun
+from magent2.worker.run_attempt import RunServices
 from magent2.worker.scheduler import keep_firing
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome

@@ -28,7 +28,8 @@ from magent2.models.address import chat_topic, check_name, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import event_payload
-from magent2.worker.lane_run import LaneRun, RunServices
+from magent2.worker.lane_run import LaneRun
+from magent2.worker.run_attempt import RunServices
 from magent2.worker.runner_adapter import Runner, check_event
 from magent2.worker.service import LEASE_S, new_worker_id
 from magent2.worker.settlement import SETTLED, Outcome

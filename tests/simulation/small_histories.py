@@ -20,7 +20,7 @@ RUNS_MAX = 1
 def small_histories() -> Iterator[None]:
     """Keep one run per agent, and write a snapshot with every start of a run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("magent2.worker.lane_run.RUNS_MAX", RUNS_MAX)
+        patch.setattr("magent2.worker.run_attempt.RUNS_MAX", RUNS_MAX)
         for name, value in (("RUNS_RESERVE", 0), ("DROP_EVERY", 1), ("SNAPSHOT_EVERY", 1)):
             patch.setattr(f"magent2.sessions.history.fold.{name}", value)
         patch.setattr("magent2.sessions.history.snapshot.SPAN_GAP", 2)

@@ -20,7 +20,8 @@ from magent2.sessions.history import HistoryCache, RunKey, read_history, setting
 from magent2.sessions.message_outcome import find_message_progress
 from magent2.sessions.settings import SessionChange, configure_session
 from magent2.sessions.steering import steer
-from magent2.worker.lane_run import LaneRun, Outcome, RunServices
+from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.run_attempt import RunServices
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
 from tests.support.runners import AsyncRunner, Event, output

@@ -27,7 +27,8 @@ from magent2.sessions.sweep import sweep_log
 from magent2.sessions.usage.budgets import BudgetName, read_limits, set_limit
 from magent2.sessions.usage.ledger import read_ledger
 from magent2.sessions.usage.state import BudgetState
-from magent2.worker.lane_run import LaneRun, Outcome, RunServices
+from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.run_attempt import RunServices
 from magent2.worker.service import WorkerService
 from tests.support.budgets import INPUT, OUTPUT, USER, answers_of, budget_events, looking, used_by
 from tests.support.engine_wrappers import EngineWrapper

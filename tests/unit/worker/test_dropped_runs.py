@@ -38,7 +38,7 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magent2.worker.lane_run.RUNS_MAX", 1)
+    monkeypatch.setattr("magent2.worker.run_attempt.RUNS_MAX", 1)
     for name, value in (("RUNS_RESERVE", 0), ("DROP_EVERY", 2), ("SNAPSHOT_EVERY", 4)):
         monkeypatch.setattr(f"magent2.sessions.history.fold.{name}", value)
 

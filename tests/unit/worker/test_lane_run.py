@@ -31,12 +31,13 @@ from magent2.runner.echo import EchoRunner
 from magent2.runner.run_stream import Event
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import stream_record
-from magent2.worker.lane_run import LaneRun, Outcome, RunServices
+from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.retry import (
     CRASHES_MAX,
     SUSPECT_AFTER,
     Quarantine,
 )
+from magent2.worker.run_attempt import RunServices
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.settlement import POSTPONED_S
 from tests.support.flaky_engine import FlakyEngine, UnexpectedErrors
